@@ -1,0 +1,1 @@
+"""Where the data of the workers come from, and how they are split."""

@@ -1,0 +1,297 @@
+"""A worker's data: a finite shard held as tensors, or an infinite stream that is drawn from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewrounds.batch import Batch, batch_size, leaves, map_batch
+from fewrounds.errors import DataError, whole_number
+
+PART = 1024
+"""The most samples of one worker that are gathered at once. Fixed, because a stream is drawn part by part."""
+
+
+class Stream:
+    """Infinite data: `draw(n, rng)` returns n fresh samples, using only the given `numpy.random.Generator`.
+
+    The samples are a tensor or array, or a tuple of them, samples first. As an infinite set has no exact loss,
+    evaluation uses `evaluation_samples` samples that are drawn once and stay the same for the whole run.
+    """
+
+    size = math.inf
+
+    def __init__(self, draw: Callable[[int, np.random.Generator], Any], evaluation_samples: int = 1024) -> None:
+        if not callable(draw):
+            raise DataError(f"Stream needs a function draw(n, rng), not a {type(draw).__name__}")
+        self.draw = draw
+        self.evaluation_samples = whole_number("evaluation_samples", evaluation_samples)
+
+
+class Source(Protocol):
+    """The data of one worker, as an engine sees it."""
+
+    @property
+    def size(self) -> float: ...
+
+    def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
+        """`count` batches of b i.i.d. samples each."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
+        """n i.i.d. samples, in parts."""
+
+    def everything(self) -> Iterator[Batch]:
+        """All samples (of a stream: its evaluation samples), in parts."""
+
+    def fingerprint(self) -> str: ...
+
+
+class Shard:
+    """Finite data: tensors with one row a sample."""
+
+    def __init__(self, data: Batch) -> None:
+        self.data = data
+        self._count = batch_size(data)
+
+    @property
+    def size(self) -> float:
+        return self._count
+
+    def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
+        index = self._indices(rng, (count, b))
+        return (self._gather(index[k]) for k in range(count))
+
+    def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
+        return (self._gather(part) for part in torch.split(self._indices(rng, (n,)), PART))
+
+    def everything(self) -> Iterator[Batch]:
+        for first in range(0, self._count, PART):
+            yield map_batch(lambda part, first=first: part[first : first + PART], self.data)  # type: ignore[misc]
+
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.data)
+
+    def _indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+        index = torch.from_numpy(rng.integers(self._count, size=shape, dtype=np.int64))
+        return index.to(leaves(self.data)[0].device, non_blocking=True)
+
+    def _gather(self, index: Tensor) -> Batch:
+        return map_batch(lambda part: part.index_select(0, index), self.data)
+
+
+class StreamSource:
+    """A `Stream` whose every draw is checked against its first one."""
+
+    size = math.inf
+
+    def __init__(self, stream: Stream, whose: str, evaluation_rng: np.random.Generator, cast: Cast) -> None:
+        self._stream = stream
+        self._whose = whose
+        self._cast = cast
+        self.first: Batch | None = None
+        self._held = list(self.sample(evaluation_rng, stream.evaluation_samples))
+
+    def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
+        return (self._draw(rng, b) for _ in range(count))
+
+    def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
+        return (self._draw(rng, min(PART, n - first)) for first in range(0, n, PART))
+
+    def everything(self) -> Iterator[Batch]:
+        return iter(self._held)
+
+    def fingerprint(self) -> str:
+        return "stream " + fingerprint_of(self._held[0])
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Batch:
+        z = read_batch(self._stream.draw(n, rng), self._whose, has_target=self._cast.has_target)
+        if batch_size(z) != n:
+            raise DataError(f"{self._whose}: draw({n}, rng) returned {batch_size(z)} samples")
+        if self.first is None:
+            self.first = z
+        check_alike(z, self.first, self._whose, "its first draw")
+        return self._cast(z)
+
+
+# ---------------------------------------------------------------------- from what a user gives
+
+
+def load_workers(
+    workers: Sequence[Any] | Callable[[int], Any],
+    cast: Cast,
+    *,
+    num_workers: int | None = None,
+    evaluation_rng: Callable[[int], np.random.Generator],
+) -> list[Source]:
+    """The data of every worker, checked: not empty, finite, all of one shape and type."""
+    if callable(workers):
+        if num_workers is None:
+            raise DataError("a callable worker(p) needs num_workers=, the number of workers")
+        items = [workers(p) for p in range(whole_number("num_workers", num_workers))]
+    else:
+        items = list(workers)
+    if not items:
+        raise DataError("there are no workers: give the data of at least one")
+    if num_workers is not None and num_workers != len(items):
+        raise DataError(f"num_workers = {num_workers}, but {len(items)} workers were given")
+    sources: list[Source] = []
+    first: Batch | None = None
+    for p, item in enumerate(items):
+        whose = f"worker {p}"
+        if isinstance(item, Stream):
+            stream = StreamSource(item, whose, evaluation_rng(p), cast)
+            sources.append(stream)
+            example = stream.first
+            assert example is not None, "a stream has drawn its evaluation samples"
+        else:
+            example = read_batch(item, whose, has_target=cast.has_target)
+            sources.append(Shard(cast(example)))
+        first = example if first is None else first
+        check_alike(example, first, whose, "worker 0")
+    return sources
+
+
+def size_of(item: Any) -> float:
+    """The number of samples in what a user gives as a worker, without loading it."""
+    if isinstance(item, Stream):
+        return item.size
+    if _is_pair(item):
+        return len(item[0])
+    return len(item)
+
+
+def read_batch(item: Any, whose: str, *, has_target: bool) -> Batch:
+    """Arrays, tensors or a map-style dataset as tensors of their own type, checked."""
+    if _is_pair(item):
+        z: Batch = tuple(_tensor(part, whose) for part in item)
+    elif isinstance(item, Tensor) or hasattr(item, "__array__"):
+        z = _tensor(item, whose)
+    elif hasattr(item, "__len__") and hasattr(item, "__getitem__"):
+        z = _read_dataset(item, whose)
+    else:
+        raise DataError(
+            f"{whose} is a {type(item).__name__}: expected an array, a tuple of arrays, a map-style dataset or a Stream"
+        )
+    _check_lengths(z, whose)
+    if has_target and len(leaves(z)) < 2:
+        raise DataError(f"{whose} has no target: a model needs (input, target)")
+    for number, part in enumerate(leaves(z)):
+        _check_finite(part, f"{whose}, array {number}" if len(leaves(z)) > 1 else whose)
+    return z
+
+
+@dataclass(frozen=True)
+class Cast:
+    """How data become the problem's: floating-point parts in its type, class numbers as torch wants them."""
+
+    dtype: torch.dtype
+    device: torch.device
+    has_target: bool
+
+    def __call__(self, z: Batch) -> Batch:
+        def to_problem(part: Tensor) -> Tensor:
+            return part.to(self.device, self.dtype if part.is_floating_point() else part.dtype)
+
+        z = map_batch(to_problem, z)
+        if self.has_target and not leaves(z)[-1].is_floating_point():
+            z = (*leaves(z)[:-1], leaves(z)[-1].long())  # torch's losses take int64 only
+        return z
+
+
+def check_alike(z: Batch, other: Batch, whose: str, other_name: str) -> None:
+    """Refuse data whose number of arrays, sample shapes or types differ."""
+    mine, theirs = _signature(z), _signature(other)
+    if mine != theirs:
+        raise DataError(f"{whose} has samples {mine}, but {other_name} has {theirs}: they must be the same")
+
+
+def fingerprint_of(z: Batch) -> str:
+    """A digest of shapes, types and contents."""
+    digest = hashlib.sha256(_signature(z).encode())
+    for part in leaves(z):
+        digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _signature(z: Batch) -> str:
+    parts = [f"{str(part.dtype).removeprefix('torch.')}{list(part.shape[1:])}" for part in leaves(z)]
+    return parts[0] if isinstance(z, Tensor) else f"({', '.join(parts)})"
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, (tuple, list)) and any(
+        isinstance(part, Tensor) or hasattr(part, "__array__") for part in item
+    )
+
+
+def _tensor(item: Any, whose: str) -> Tensor:
+    if isinstance(item, Tensor):
+        tensor = item.detach()
+    else:
+        try:
+            array = np.ascontiguousarray(item)
+            with warnings.catch_warnings():
+                # A read-only array (a memory map, say) is fine: nothing here writes to data.
+                warnings.filterwarnings("ignore", message=".*not writable.*")
+                tensor = torch.from_numpy(array.reshape(np.shape(item)))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{whose}: not an array of numbers ({error})") from error
+    if tensor.is_complex():
+        raise DataError(f"{whose}: complex numbers are not supported")
+    if tensor.ndim == 0:
+        raise DataError(f"{whose}: a single number, expected an array with one row a sample")
+    return tensor
+
+
+def _read_dataset(item: Any, whose: str) -> Batch:
+    """Read a map-style dataset into memory, once."""
+    from torch.utils.data import default_collate
+
+    count = len(item)
+    if count == 0:
+        raise DataError(f"{whose} has no samples: every worker needs at least one")
+    samples = [item[i] for i in range(count)]
+    if isinstance(samples[0], dict):
+        raise DataError(f"{whose}: its samples are dicts, expected tensors or tuples (input, target)")
+    try:
+        z = default_collate(samples)
+        again = default_collate([item[0]])
+    except (TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{whose}: its samples cannot be stacked ({reason})") from error
+    z, again = (tuple(part) if isinstance(part, (tuple, list)) else part for part in (z, again))
+    for part, part_again in zip(leaves(z), leaves(again), strict=True):
+        if not isinstance(part, Tensor):
+            raise DataError(f"{whose}: its samples hold a {type(part).__name__}, expected numbers")
+        if not torch.equal(part[:1], part_again) and not part[:1].isnan().any():
+            raise DataError(
+                f"{whose}: sample 0 differs between two reads; data that change (augmentation) belong in a Stream"
+            )
+    result: Batch = z
+    return result
+
+
+def _check_lengths(z: Batch, whose: str) -> None:
+    lengths = [part.shape[0] if part.ndim else -1 for part in leaves(z)]
+    if len(set(lengths)) > 1:
+        raise DataError(f"{whose}: its arrays have different lengths, {' and '.join(map(str, lengths))}")
+    if lengths[0] == 0:
+        raise DataError(f"{whose} has no samples: every worker needs at least one")
+
+
+def _check_finite(part: Tensor, whose: str) -> None:
+    if not part.is_floating_point():
+        return
+    for first in range(0, part.shape[0], 16 * PART):  # in pieces: no second copy of the data
+        good = torch.isfinite(part[first : first + 16 * PART]).reshape(part[first : first + 16 * PART].shape[0], -1)
+        bad = (~good.all(dim=1)).nonzero()
+        if len(bad):
+            raise DataError(f"{whose}, row {first + int(bad[0])}: NaN or infinite value")

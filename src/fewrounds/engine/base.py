@@ -1,0 +1,146 @@
+"""What every engine shares: the weights, the pick, the count of what is carried, and the commit of a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from fewrounds.draws import Draws
+from fewrounds.engine.host import Kept
+from fewrounds.errors import SettingError
+from fewrounds.interfaces import Out
+from fewrounds.ledger import Ledger
+
+Parts = tuple[Tensor, ...]
+
+
+class Evaluation(NamedTuple):
+    """f(x), the mean accuracy of the workers, and ∇f(x)."""
+
+    loss: Tensor
+    accuracy: Tensor
+    gradient: Tensor
+
+
+@dataclass(frozen=True)
+class Committed:
+    """All that an engine carries from one round to the next. Replaced as a whole, never changed."""
+
+    ledger: Ledger
+    kept: Kept = field(default_factory=dict)
+    held: tuple[Tensor, ...] = ()
+    """The vectors that every worker was sent in the last round, and so need not be sent again."""
+
+
+class BaseEngine(ABC):
+    """Offers methods `mean`, `at`, `every`, `pick` and `integer`; `train` the rounds, evaluation and state.
+
+    An engine of its own implements the five methods at the end.
+    """
+
+    def __init__(self, sizes: Sequence[float], weights: str, draws: Draws, vector_bytes: int) -> None:
+        self.sizes = tuple(sizes)
+        self.weights = worker_weights(self.sizes, weights)
+        self.draws = draws
+        self.round = 0
+        self.picked = -1
+        self.committed = Committed(Ledger(gradients=(0,) * len(self.sizes), vector_bytes=vector_bytes))
+        self._held: list[Tensor] = []
+        self._up = self._down = 0
+
+    # ------------------------------------------------------------------ for methods
+
+    def mean(self, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
+        self._send_to_all(vectors)
+        out: Out = self._received(self._mean(task, vectors, settings), senders=len(self.sizes))
+        return out
+
+    def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
+        self._down += sum(not self._is_held(vector) for vector in vectors)
+        out: Out = self._received(self._at(p, task, vectors, settings), senders=1)
+        return out
+
+    def every(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
+        self._send_to_all(vectors)
+        out: Out = self._received(self._every(p, task, vectors, settings), senders=len(self.sizes))
+        return out
+
+    def pick(self) -> int:
+        self.picked = self.draws.pick(self.round, self.weights)
+        return self.picked
+
+    def integer(self, purpose: str, n: int) -> int:
+        return self.draws.integer(purpose, self.round, n)
+
+    # ------------------------------------------------------------------ for train
+
+    def begin(self, round: int) -> None:
+        """Start a round; whatever an interrupted one has left is dropped."""
+        self.round = round
+        self.picked = -1
+        self._held = []
+        self._up = self._down = 0
+        self._begin(round)
+
+    def commit(self) -> None:
+        """End the round: its counts and its memory become the engine's, in one assignment."""
+        gradients, kept = self._finish()
+        ledger = self.committed.ledger.after_round(gradients, self._up, self._down)
+        self.committed = Committed(ledger, kept, tuple(self._held))
+
+    @abstractmethod
+    def restore(self, committed: Committed) -> None:
+        """Continue from what a checkpoint holds."""
+
+    @abstractmethod
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """The exact loss, accuracy and gradient over all data. Not counted."""
+
+    # ------------------------------------------------------------------ what an engine implements
+
+    @abstractmethod
+    def _begin(self, round: int) -> None: ...
+
+    @abstractmethod
+    def _finish(self) -> tuple[dict[int, int], Kept]:
+        """The gradients of the round by worker, and the memory of the hosted workers after it."""
+
+    @abstractmethod
+    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...
+
+    @abstractmethod
+    def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...
+
+    @abstractmethod
+    def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...
+
+    # ------------------------------------------------------------------ counting
+
+    def _is_held(self, vector: Tensor) -> bool:
+        return any(vector is held for held in (*self._held, *self.committed.held))
+
+    def _send_to_all(self, vectors: Parts) -> None:
+        for vector in vectors:
+            if not self._is_held(vector):
+                self._down += len(self.sizes)
+            if not any(vector is held for held in self._held):
+                self._held.append(vector)
+
+    def _received(self, parts: Parts, senders: int) -> Any:
+        self._up += senders * len(parts)
+        return parts[0] if len(parts) == 1 else parts
+
+
+def worker_weights(sizes: Sequence[float], weights: str) -> tuple[float, ...]:
+    """The share of each worker in the mean and in the draw of p̂."""
+    if weights == "uniform":
+        return (1 / len(sizes),) * len(sizes)
+    if weights == "size":
+        if float("inf") in sizes:
+            raise SettingError("weights = 'size' needs finite data: a Stream has no size, use 'uniform'")
+        return tuple(size / sum(sizes) for size in sizes)
+    raise SettingError(f"weights = {weights!r}: must be 'uniform' or 'size'")

@@ -1,0 +1,68 @@
+"""All workers in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewrounds.data.sources import Source
+from fewrounds.draws import Draws
+from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
+from fewrounds.engine.host import Host, Kept
+from fewrounds.problem import Problem
+
+
+class InProcess(BaseEngine):
+    """Runs the workers of a run one block of rows after the other."""
+
+    def __init__(
+        self, problem: Problem, sources: Sequence[Source], draws: Draws, weights: str, rows_at_once: int
+    ) -> None:
+        itemsize = torch.empty((), dtype=problem.dtype).element_size()
+        super().__init__([source.size for source in sources], weights, draws, problem.dim * itemsize)
+        self.problem = problem
+        self._host = Host(problem, dict(enumerate(sources)), draws, rows_at_once)
+        self._everyone = range(len(sources))
+        self._w = torch.tensor(self.weights, dtype=problem.dtype, device=problem.device)
+
+    def restore(self, committed: Committed) -> None:
+        self.committed = committed
+        self._host.kept = committed.kept
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        loss, accuracy, gradient = x.new_zeros(()), x.new_zeros(()), torch.zeros_like(x)
+        for p in self._everyone:
+            w = self.weights[p]
+            loss_p, accuracy_p, gradient_p = self._host.evaluate(p, x)
+            loss, accuracy, gradient = loss + w * loss_p, accuracy + w * accuracy_p, gradient + w * gradient_p
+        return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, gradient)
+
+    def _begin(self, round: int) -> None:
+        self._host.kept = self.committed.kept
+        self._host.begin(round)
+
+    def _finish(self) -> tuple[dict[int, int], Kept]:
+        self._host.commit()
+        return self._host.gradients, self._host.kept
+
+    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
+        total: Parts | None = None
+        for block, parts in self._host.run(self._everyone, task, vectors, settings):
+            sums = tuple(self._w[block[0] : block[-1] + 1] @ part for part in parts)
+            total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
+        assert total is not None, "there is at least one worker"
+        return total
+
+    def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
+        _, parts = next(self._host.run([p], task, vectors, settings))
+        return tuple(part[0] for part in parts)
+
+    def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
+        taken: Parts = ()
+        for block, parts in self._host.run(self._everyone, task, vectors, settings):
+            if p in block:
+                taken = tuple(part[block.index(p)].clone() for part in parts)
+        return taken

@@ -1,0 +1,134 @@
+"""What a method is: two functions, `init` and `round`, and what its settings may be. The registry by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from fewrounds.errors import SettingError, nearest, whole_number
+from fewrounds.interfaces import Engine
+
+
+@dataclass(frozen=True)
+class State:
+    """What a method carries from one round to the next: tensors, numbers and None only.
+
+    A checkpoint is this state, so a method with more to carry subclasses it with more fields.
+    """
+
+    x: Tensor
+    """The global iterate after the last round."""
+
+
+AnyState = TypeVar("AnyState", bound=State)
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A method with its settings. Subclasses are frozen dataclasses whose fields are those settings.
+
+    Fields named eta or eta_g must be positive and finite, fields named K, b, b_tilde or T whole numbers from 1 on.
+    """
+
+    name: ClassVar[str] = ""
+    """The name in the registry."""
+    local: ClassVar[bool]
+    """Whether a worker takes several steps a round (K steps of batch b) or one (batch b)."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """The words that a setting may be."""
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            object.__setattr__(self, field.name, self._checked(field.name, value))
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if name in ("eta", "eta_g"):
+            number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+            if not 0 < number < math.inf:
+                raise SettingError(f"{self.name}: {name} = {value!r}, must be a positive, finite number")
+            return number
+        if name in ("K", "b", "b_tilde", "T"):
+            return whole_number(f"{self.name}: {name}", value)
+        if name in self.choices and value not in self.choices[name]:
+            known = " or ".join(repr(choice) for choice in self.choices[name])
+            raise SettingError(f"{self.name}: {name} = {value!r}, must be {known}")
+        return value
+
+    @abstractmethod
+    def init(self, x0: Tensor) -> State:
+        """The state before the first round."""
+
+    @abstractmethod
+    def round(self, s: Any, engine: Engine) -> State:
+        """One communication round."""
+
+    def output(self, s: Any) -> Tensor:
+        """The method's answer; the last iterate unless its publication says otherwise."""
+        x: Tensor = s.x
+        return x
+
+    def check(self, sizes: Sequence[float]) -> None:  # noqa: B027 (most methods run on anything)
+        """Refuse workers this method cannot run on."""
+
+    @abstractmethod
+    def gradients_per_round(self, sizes: Sequence[float]) -> float:
+        """Single-sample gradients a worker computes in a round, averaged over workers and rounds."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name, as a checkpoint or a table shows them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+REGISTRY: dict[str, type[Method]] = {}
+
+AnyMethod = TypeVar("AnyMethod", bound=type[Method])
+
+
+def register(name: str) -> Callable[[AnyMethod], AnyMethod]:
+    """Enrol a method under a name; the contract suite then runs on it too."""
+
+    def enrol(method: AnyMethod) -> AnyMethod:
+        if name in REGISTRY and REGISTRY[name].__qualname__ != method.__qualname__:
+            raise SettingError(f"there is a method {name!r} already: {REGISTRY[name].__qualname__}")
+        method.name = name
+        REGISTRY[name] = method
+        return method
+
+    return enrol
+
+
+def method_class(name: str) -> type[Method]:
+    """The method of this name."""
+    if name not in REGISTRY:
+        raise SettingError(f"there is no method {name!r}; {nearest(str(name), REGISTRY)}")
+    return REGISTRY[name]
+
+
+def method(name: str, **settings: Any) -> Method:
+    """The method of this name with these settings: `method("local-sgd", eta=0.1, K=16, b=16)`."""
+    cls = method_class(name)
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    for key in settings:
+        if key not in known:
+            raise SettingError(f"{name} has no setting {key!r}; {nearest(key, known)}")
+    for key, field in known.items():
+        if key not in settings and field.default is dataclasses.MISSING:
+            raise SettingError(f"{name} needs the setting {key!r}")
+    return cls(**settings)
+
+
+def mean_size(sizes: Sequence[float]) -> float:
+    """The mean number of samples of a worker; infinite if one of them is a stream."""
+    return sum(sizes) / len(sizes)

@@ -1,0 +1,69 @@
+"""Settings that spend a given number of single-sample gradients per worker and round."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from fewrounds.data.sources import size_of
+from fewrounds.errors import DataError, SettingError, whole_number
+from fewrounds.methods.base import Method, method, method_class
+
+PAPER_BATCH = 16
+"""b of the local methods in the paper's experiments."""
+
+
+def for_budget(name: str, budget: int, *, workers: Sequence[Any], mode: str = "paper", **fixed: Any) -> Method:
+    """The method with K and b set so that a worker spends `budget` gradients a round.
+
+    mode = "paper" does as the paper's experiments: b = 16 and K = budget / 16 for the local methods, b = budget for
+    the others. That is equal only in order: SARAH and BVR-L-SGD evaluate every sample at two points, and their stage
+    gradients come on top.
+
+    mode = "strict" chooses the greatest K (of the others: b) whose cost, averaged over workers and rounds, is at
+    most the budget, for every method.
+
+    `workers` is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be fixed too.
+    """
+    budget = whole_number("budget", budget)
+    if mode not in ("paper", "strict"):
+        raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
+    sizes = [size_of(worker) for worker in workers]
+    if not sizes:
+        raise DataError("there are no workers: give the data of at least one")
+    cls = method_class(name)
+    has = {field.name for field in dataclasses.fields(cls)}
+    free = _free_setting(name, cls.local, has, fixed)
+    if free == "K" and "b" in has:
+        fixed = {"b": min(PAPER_BATCH, budget), **fixed}
+
+    def with_free(value: int) -> Method:
+        chosen = method(name, **{**fixed, free: value})
+        chosen.check(sizes)
+        return chosen
+
+    per_unit = fixed.get("b" if free == "K" else "K", 1)
+    if "b" not in has:  # a method on full gradients: a step costs all data of a worker
+        per_unit = sum(sizes) / len(sizes)
+    with_free(1)  # refuses bad settings before they are computed with
+    most = int(budget // per_unit)
+    if mode == "paper":
+        if most < 1:
+            raise SettingError(f"budget = {budget}: too small for {name}, one step costs {per_unit:g} gradients")
+        return with_free(most)
+    for value in range(most, 0, -1):
+        chosen = with_free(value)
+        if chosen.gradients_per_round(sizes) <= budget:
+            return chosen
+    least = with_free(1).gradients_per_round(sizes)
+    raise SettingError(f"budget = {budget}: too small for {name}, which costs {least:g} gradients at {free} = 1")
+
+
+def _free_setting(name: str, local: bool, has: set[str], fixed: dict[str, Any]) -> str:
+    """Which of K and b the budget decides."""
+    if local and "K" not in fixed:
+        return "K"
+    if "b" in has and "b" not in fixed:
+        return "b"
+    raise SettingError(f"{name}: K and b are both fixed, so nothing is left for the budget to choose")

@@ -1,0 +1,250 @@
+"""A model, a loss and L2 as functions of one flat vector x."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fewrounds.batch import Batch, batch_size, leaves, map_batch
+from fewrounds.errors import ProblemError, SettingError
+from fewrounds.layers import refuse_changing_layers, refuse_unfit_layers
+
+
+class Metrics(NamedTuple):
+    """Mean loss (without L2) and accuracy of a batch; the accuracy is NaN where there are no classes."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+class Problem:
+    """What is minimised: the mean over samples of a loss, plus (l2 / 2)‖x‖².
+
+    `Problem(model, loss=cross_entropy, l2=5e-3)` takes any `torch.nn.Module`. A sample is (input, …, target),
+    the loss is `loss(output, target)`, and x is all trainable parameters, flattened in the order of
+    `model.named_parameters()`. The module is copied; yours is never changed.
+
+    `Problem(loss=f, dim=d, dtype=torch.float64)` takes any `f(x, z)` that returns the mean over a batch z,
+    which has the structure of a worker's data: a tensor or a tuple of tensors, samples first.
+
+    The loss of a batch must be the mean over its samples, each by itself. Layers that break this, or that
+    draw random numbers (batch normalisation, dropout), are refused by name; `layer.eval()` freezes them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        loss: Callable[..., Tensor] | None = None,
+        *,
+        l2: float = 0.0,
+        dim: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if not callable(loss):
+            raise ProblemError("Problem needs loss=: loss(output, target) for a model, loss(x, z) without one")
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ProblemError(f"dtype {dtype} is not supported: use torch.float32 or torch.float64")
+        if not (isinstance(l2, (int, float)) and 0 <= l2 < math.inf):
+            raise SettingError(f"l2 = {l2!r}: must be a finite number, 0 or more")
+        self.l2 = float(l2)
+        self.device = torch.device(device)
+        self._loss = loss
+        if model is None:
+            if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
+                raise ProblemError(f"dim = {dim!r}: a loss without a model needs its dimension, 1 or more")
+            self.dim = dim
+            self.dtype = dtype or torch.float32
+            self._model = None
+            self._start = torch.zeros(dim, dtype=self.dtype, device=self.device)
+        else:
+            if not isinstance(model, nn.Module):
+                raise ProblemError(f"the model is a {type(model).__name__}: expected a torch.nn.Module")
+            if dim is not None:
+                raise ProblemError("dim is the model's number of parameters: leave it out when a model is given")
+            refuse_unfit_layers(model)
+            first = next(iter(model.parameters()), None)
+            self.dtype = dtype or (
+                torch.float64 if first is not None and first.dtype == torch.float64 else torch.float32
+            )
+            self._model = copy.deepcopy(model).to(dtype=self.dtype, device=self.device)
+            trainable = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+            if not trainable:
+                raise ProblemError("the model has no trainable parameters")
+            self._names = [name for name, _ in trainable]
+            self._shapes = [p.shape for _, p in trainable]
+            self._sizes = [p.numel() for _, p in trainable]
+            self.dim = sum(self._sizes)
+            self._start = torch.cat([p.detach().reshape(-1) for _, p in trainable])
+            for parameter in self._model.parameters():
+                parameter.requires_grad_(False)
+        self._row_losses = vmap(self.loss)
+
+    @property
+    def start(self) -> Tensor:
+        """The default x_0: the model's parameters as they were given, or 0 without a model."""
+        return self._start.clone()
+
+    @property
+    def has_model(self) -> bool:
+        return self._model is not None
+
+    def __repr__(self) -> str:
+        what = type(self._model).__name__ if self._model is not None else name_of(self._loss)
+        return f"Problem({what}, dim={self.dim}, dtype={self.dtype}, l2={self.l2})"
+
+    # ------------------------------------------------------------------ functions of x
+
+    def loss(self, x: Tensor, z: Batch) -> Tensor:
+        """The mean loss of the batch plus (l2 / 2)‖x‖²: what is optimised."""
+        value = self._forward(x, z)[0]
+        return value + (0.5 * self.l2) * x.dot(x) if self.l2 else value
+
+    def gradient(self, x: Tensor, z: Batch) -> Tensor:
+        """∇loss(x, z) for x: [d]."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.loss(x, z), x)[0]
+
+    def gradients(self, x: Tensor, z: Batch) -> Tensor:
+        """One gradient a row: z has a leading row dimension, x is [rows, d], or [d] if the rows share it."""
+        if leaves(z)[0].shape[0] == 1:
+            row = map_batch(lambda part: part[0], z)
+            return self.gradient(x if x.ndim == 1 else x[0], row).unsqueeze(0)
+        with torch.enable_grad():
+            x = x.detach().expand(len(leaves(z)[0]), -1).contiguous().requires_grad_()
+            # The rows do not touch each other, so the gradient of the sum holds the gradient of each.
+            losses: Tensor = self._row_losses(x, z)
+            return torch.autograd.grad(losses.sum(), x)[0]
+
+    def metrics(self, x: Tensor, z: Batch) -> Metrics:
+        """Loss without L2, and accuracy, of a batch."""
+        with torch.no_grad():
+            value, output = self._forward(x, z)
+            return Metrics(value, self._accuracy(output, z))
+
+    def metrics_and_gradient(self, x: Tensor, z: Batch) -> tuple[Metrics, Tensor]:
+        """`metrics` and `gradient` (which has the L2 term) in one pass."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value, output = self._forward(x, z)
+            gradient = torch.autograd.grad(value, x)[0]
+        with torch.no_grad():
+            metrics = Metrics(value.detach(), self._accuracy(output, z))
+            return metrics, gradient + self.l2 * x if self.l2 else gradient
+
+    # ------------------------------------------------------------------ the model
+
+    def module(self, x: Tensor) -> nn.Module:
+        """A copy of the model with x as its parameters."""
+        if self._model is None:
+            raise ProblemError("this problem is a plain loss(x, z): it has no model")
+        model = copy.deepcopy(self._model)
+        with torch.no_grad():
+            parameters = dict(model.named_parameters())
+            for name, value in self._unflatten(x).items():
+                parameters[name].copy_(value)
+                parameters[name].requires_grad_()
+        return model
+
+    def output(self, x: Tensor, z: Batch) -> Tensor:
+        """The model's output for the inputs of z."""
+        if self._model is None:
+            raise ProblemError("this problem is a plain loss(x, z): it has no model")
+        output = functional_call(self._model, self._unflatten(x), leaves(z)[:-1])
+        if not isinstance(output, Tensor):
+            raise ProblemError(f"the model returned a {type(output).__name__}: expected one tensor")
+        return output
+
+    def description(self) -> dict[str, Any]:
+        """What identifies the problem in a checkpoint."""
+        shapes = [list(shape) for shape in self._shapes] if self._model is not None else [[self.dim]]
+        return {
+            "model": repr(self._model),
+            "loss": name_of(self._loss),
+            "shapes": shapes,
+            "dtype": str(self.dtype),
+            "l2": self.l2,
+        }
+
+    def _unflatten(self, x: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(x, self._sizes)
+        return {name: part.view(shape) for name, shape, part in zip(self._names, self._shapes, parts, strict=True)}
+
+    def _forward(self, x: Tensor, z: Batch) -> tuple[Tensor, Tensor | None]:
+        if self._model is None:
+            return self._loss(x, z), None
+        output = self.output(x, z)
+        return self._loss(output, leaves(z)[-1]), output
+
+    def _accuracy(self, output: Tensor | None, z: Batch) -> Tensor:
+        if output is None or not is_classification(output, leaves(z)[-1]):
+            return torch.full((), math.nan, dtype=self.dtype, device=self.device)
+        return (output.argmax(dim=1) == leaves(z)[-1]).to(self.dtype).mean()
+
+
+def is_classification(output: Tensor, target: Tensor) -> bool:
+    """Whether the target holds class numbers for the output's dimension 1."""
+    return (
+        not target.is_floating_point()
+        and output.ndim == target.ndim + 1
+        and output.shape[1] >= 2
+        and target.shape == output.shape[:1] + output.shape[2:]
+    )
+
+
+def check_problem(problem: Problem, z: Batch, x: Tensor, whose: str) -> float:
+    """Try the problem on a few samples, refuse what would fail or mislead later on, and return the loss."""
+    n = batch_size(z)
+    before = torch.get_rng_state()
+    try:
+        value = problem.loss(x, z)
+        gradient = problem.gradient(x, z)
+    except ProblemError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(str(list(part.shape)) for part in leaves(z))
+        reason = " ".join(str(error).split())[:300]
+        raise ProblemError(f"the loss failed on {n} samples of {whose} (shapes {shapes}): {reason}") from error
+    if not isinstance(value, Tensor) or value.ndim != 0:
+        what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ProblemError(f"the loss returned {what}: expected a scalar tensor, the mean over the batch")
+    if value.dtype != problem.dtype or gradient.dtype != problem.dtype:
+        raise ProblemError(f"the loss returned {value.dtype}: expected the problem's {problem.dtype}")
+    if problem.has_model:
+        refuse_changing_layers(problem.module(x), leaves(z)[:-1])
+    if not torch.equal(before, torch.get_rng_state()):
+        torch.set_rng_state(before)
+        raise ProblemError("the loss draws random numbers: it must give the same value for the same x and z")
+    if n >= 2:
+        halves = [map_batch(lambda part: part[: n // 2], z), map_batch(lambda part: part[n // 2 :], z)]
+        with torch.no_grad():
+            mean = sum(float(problem.loss(x, half)) * batch_size(half) for half in halves) / n
+        if math.isfinite(mean) and abs(mean - float(value)) > 1e-3 * max(1.0, abs(mean)):
+            raise ProblemError(
+                f"the loss of {n} samples is {float(value):.6g}, but the mean over its halves is {mean:.6g}: "
+                "it must be the mean over the samples, each by itself (reduction='mean', no class weights)"
+            )
+    return float(value)
+
+
+def can_vmap(problem: Problem, z: Batch, x: Tensor) -> bool:
+    """Whether the problem's gradient can be taken for several workers at once."""
+    rows = map_batch(lambda part: torch.stack([part[:1], part[:1]]), z)
+    try:
+        problem.gradients(x, rows)
+        problem.gradients(torch.stack([x, x]), rows)
+    except Exception:
+        return False
+    return True
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None)
+    return f"{function.__module__}.{name}" if name else repr(function)
