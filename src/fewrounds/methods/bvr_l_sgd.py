@@ -4,7 +4,7 @@
     round t:      ṽ_t = mean_p [g_t^(p)(x_{t-1}) - g_t^(p)(x_{t-2})] + ṽ_{t-1}   (K·b samples, the same at both points)
                   p̂ ~ Unif[P],  x_t = Local-Routine(p̂, x_{t-1}, η, ṽ_t, b, K)
     Local-Routine (tasks.py):  v_k = g_k(x_{k-1}) - g_k(x_{k-2}) + v_{k-1},  x_k = x_{k-1} - η v_k,  k = 1 … K
-    a stage has T = ⌈1 + b̃/(Kb)⌉ rounds; at t = 1 the difference is 0, so that round's aggregation is the stage gradient.
+    a stage has T = ⌈1 + b̃/(Kb)⌉ rounds; at t = 1 the difference is 0, so its aggregation is the stage gradient.
 
 form = "practical" (Algorithm 4): p̂ is drawn first and works alone; the answer is the last iterate.
 form = "theory" (Algorithm 2): every worker runs Local-Routine and sends x_K and x_k̂; the answer is x_k̂ of p̂ at a

@@ -3,7 +3,7 @@
     stage start:  v_0 = mean_p ∇̃^(p)(x̃),  x_0 = x_{-1} = x̃   (∇̃: all data, or b̃ samples)
     round t:      v_t = mean_p [g_t^(p)(x_{t-1}) - g_t^(p)(x_{t-2})] + v_{t-1}   (b samples, the same at both points)
                   x_t = x_{t-1} - η v_t
-    a stage has T = ⌈1 + b̃/b⌉ rounds; at t = 1 the difference is 0, so that round's aggregation is the stage gradient.
+    a stage has T = ⌈1 + b̃/b⌉ rounds; at t = 1 the difference is 0, so its aggregation is the stage gradient.
 
 A round sends P vectors up and P down: a worker keeps x_{t-2} from the round before.
 """

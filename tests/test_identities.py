@@ -1,0 +1,180 @@
+"""The identities that follow from the paper, one test each, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fewrounds as fr
+from fewrounds.draws import Draws
+from problems import CASES, Case, quadratic
+
+TIGHT = {"rtol": 1e-11, "atol": 1e-11}
+
+
+def trace(case: Case, method: fr.Method, rounds: int, **options) -> np.ndarray:
+    result = fr.train(
+        case.problem,
+        case.workers,
+        method,
+        rounds,
+        x0=case.x0,
+        trace=True,
+        progress=False,
+        evaluate_every=rounds,
+        **options,
+    )
+    return result.trace.numpy()
+
+
+def curvatures(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(A_p, m_p) with ∇f_p(x) = A_p (x - m_p), from the samples of each worker."""
+    As = [A.mean(axis=0) for A, _ in case.workers]
+    ms = [np.linalg.solve(A.mean(axis=0), np.einsum("nij,nj->i", A, m) / len(m)) for A, m in case.workers]
+    return As, ms
+
+
+@pytest.mark.parametrize("case_name", CASES)
+@pytest.mark.parametrize("b_tilde", [None, 5])
+def test_bvr_l_sgd_with_one_local_step_is_sarah(case_name: str, b_tilde: int | None) -> None:
+    """Remark "Generalization of SARAH": K = 1 matches exactly."""
+    case = CASES[case_name]()
+    bvr = trace(case, fr.BVRLSGD(eta=0.05, K=1, b=2, b_tilde=b_tilde), 20)
+    sarah = trace(case, fr.SARAH(eta=0.05, b=2, b_tilde=b_tilde), 20)
+    np.testing.assert_array_equal(bvr, sarah)
+
+
+@pytest.mark.parametrize("case_name", CASES)
+def test_local_sgd_with_one_step_is_minibatch_sgd(case_name: str) -> None:
+    case = CASES[case_name]()
+    local = trace(case, fr.LocalSGD(eta=0.05, K=1, b=3), 20)
+    minibatch = trace(case, fr.MinibatchSGD(eta=0.05, b=3), 20)
+    np.testing.assert_allclose(local, minibatch, **TIGHT)
+
+
+@pytest.mark.parametrize("case_name", CASES)
+def test_practical_and_theory_form_have_the_same_iterates(case_name: str) -> None:
+    """Remark "Practical Implementation"."""
+    case = CASES[case_name]()
+    practical = trace(case, fr.BVRLSGD(eta=0.05, K=3, b=2), 20)
+    theory = trace(case, fr.BVRLSGD(eta=0.05, K=3, b=2, form="theory"), 20)
+    np.testing.assert_allclose(practical, theory, **TIGHT)
+
+
+def test_equal_hessians_make_bvr_l_sgd_gradient_descent() -> None:
+    """All samples share the Hessian A, so every difference is A(x - x') exactly, even at b = 1."""
+    case = quadratic(shared_hessian=True)
+    eta, K, T, S = 0.1, 4, 3, 5
+    x = trace(case, fr.BVRLSGD(eta=eta, K=K, b=1, T=T), S * T)[-1]
+    A = case.workers[0][0][0]
+    _, ms = curvatures(case)
+    x_star = np.mean(ms, axis=0)
+    shrink = np.linalg.matrix_power(np.eye(5) - eta * A, K * T * S)
+    np.testing.assert_allclose(x, x_star + shrink @ (case.x0 - x_star), rtol=1e-10, atol=1e-10)
+    assert np.linalg.norm(shrink @ (case.x0 - x_star)) > 1e-3, "not yet converged, so the power K·T·S is tested"
+
+
+def biased_fixed_point(case: Case, eta: float, K: int) -> np.ndarray:
+    """The x that solves Σ_p [I - (I - ηA_p)^K] (x - m_p) = 0."""
+    As, ms = curvatures(case)
+    shrinks = [np.eye(5) - np.linalg.matrix_power(np.eye(5) - eta * A, K) for A in As]
+    return np.linalg.solve(sum(shrinks), sum(M @ m for M, m in zip(shrinks, ms, strict=True)))
+
+
+def optimum(case: Case) -> np.ndarray:
+    As, ms = curvatures(case)
+    return np.linalg.solve(sum(As), sum(A @ m for A, m in zip(As, ms, strict=True)))
+
+
+def test_local_gd_has_the_biased_fixed_point() -> None:
+    case = quadratic()
+    eta, K = 0.3, 5
+    x = trace(case, fr.LocalGD(eta=eta, K=K), 200)[-1]
+    np.testing.assert_allclose(x, biased_fixed_point(case, eta, K), rtol=1e-10, atol=1e-10)
+    assert np.linalg.norm(x - optimum(case)) > 1e-3, "the bias is there"
+
+
+def per_worker_quadratic() -> Case:
+    """One sample a worker: every batch is the full local gradient, so stochastic methods are deterministic."""
+    return quadratic(sizes=(1, 1, 1, 1), seed=4)
+
+
+def test_local_sgd_on_full_gradients_has_the_biased_fixed_point() -> None:
+    case = per_worker_quadratic()
+    x = trace(case, fr.LocalSGD(eta=0.2, K=4, b=2), 300)[-1]
+    np.testing.assert_allclose(x, biased_fixed_point(case, 0.2, 4), rtol=1e-10, atol=1e-10)
+    assert np.linalg.norm(x - optimum(case)) > 1e-2
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fr.SCAFFOLD(eta=0.1, K=4, b=2),
+        fr.SCAFFOLD(eta=0.1, K=4, b=2, option="I"),
+        fr.BVRLSGD(eta=0.1, K=4, b=2),
+        fr.BVRLSGD(eta=0.1, K=4, b=2, form="theory"),
+        fr.SARAH(eta=0.3, b=2),
+        fr.MinibatchSGD(eta=0.3, b=2),
+    ],
+    ids=repr,
+)
+def test_unbiased_methods_reach_the_optimum(method: fr.Method) -> None:
+    case = per_worker_quadratic()
+    x = trace(case, method, 600)[-1]
+    np.testing.assert_allclose(x, optimum(case), rtol=1e-10, atol=1e-10)
+
+
+def test_mean_of_control_variates_is_c() -> None:
+    """SCAFFOLD keeps c = mean_p c_p; at the optimum of full gradients c_p is each worker's gradient there."""
+    case = per_worker_quadratic()
+    seen = {}
+
+    class Watched(fr.SCAFFOLD):
+        def round(self, s, engine):
+            new = super().round(s, engine)
+            seen["c"], seen["c_p"] = new.c, [engine._host.staged["c", p] for p in range(4)]
+            return new
+
+    trace(case, Watched(eta=0.1, K=4, b=2), 600)
+    np.testing.assert_allclose(seen["c"], sum(seen["c_p"]) / 4, **TIGHT)
+    x_star = optimum(case)
+    for p in range(4):
+        np.testing.assert_allclose(seen["c_p"][p], case.full(p, x_star), rtol=1e-9, atol=1e-9)
+    assert np.linalg.norm(case.full(0, x_star)) > 0.1
+
+
+def test_theory_output_is_an_inner_iterate_of_a_random_round() -> None:
+    """x^out is x_k̂ of the picked worker: on one worker with K = 1 it is one of the iterates x_1 … x_R, uniformly."""
+    case = quadratic(sizes=(3,), seed=5)
+    counts = np.zeros(4)
+    for seed in range(400):
+        result = fr.train(
+            case.problem, case.workers, fr.BVRLSGD(eta=0.1, K=1, b=1, form="theory"), 4, x0=case.x0, seed=seed,
+            trace=True, progress=False,
+        )  # fmt: skip
+        hits = [bool((result.x == x).all()) for x in result.trace]
+        assert sum(hits) == 1
+        assert not hits[0]
+        counts[hits.index(True) - 1] += 1
+    # 400 draws over 4 rounds: a chi-square above 27.9 has probability 4e-6 (3 degrees of freedom)
+    assert ((counts - 100) ** 2 / 100).sum() < 27.9
+
+
+def test_theory_output_with_local_steps_is_the_drawn_inner_step() -> None:
+    case = quadratic(sizes=(3,), seed=5)
+    seen = set()
+    for seed in range(20):
+        result = fr.train(
+            case.problem, case.workers, fr.BVRLSGD(eta=0.1, K=3, b=1, form="theory"), 1, x0=case.x0, seed=seed,
+            progress=False,
+        )  # fmt: skip
+        draws = Draws(seed)
+        index = draws.generator("local", 1, 0).integers(3, size=(2, 1))
+        v, path = case.full(0, case.x0), [case.x0, case.x0 - 0.1 * case.full(0, case.x0)]
+        for k in (2, 3):
+            v = case.gradient(0, path[-1], index[k - 2]) - case.gradient(0, path[-2], index[k - 2]) + v
+            path.append(path[-1] - 0.1 * v)
+        k_hat = 1 + draws.integer("k_hat", 1, 3, worker=0)
+        np.testing.assert_allclose(result.x.numpy(), path[k_hat], **TIGHT)
+        seen.add(k_hat)
+    assert seen == {1, 2, 3}
