@@ -102,9 +102,10 @@ class Checkpoints:
         with _one_line(f"cannot write the checkpoint {stem}.json"):
             _write_whole(stem.with_suffix(".safetensors"), blob)
             _write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
-            for old in self._files()[:-KEEP]:
-                old.unlink()
-                old.with_suffix(".safetensors").unlink(missing_ok=True)
+            kept = {path.stem for path in self._files()[-KEEP:]}
+            for path in self.folder.glob("round-*"):  # older ones, and what a kill has left half-written
+                if path.suffix == ".tmp" or path.stem not in kept:
+                    path.unlink()
 
     def load(self, template: State, *, trace: bool) -> Snapshot | None:
         """The newest checkpoint that is whole, or None if there is none; a broken one is named and passed over."""

@@ -204,8 +204,10 @@ def check_problem(problem: Problem, z: Batch, x: Tensor, whose: str) -> float:
     n = batch_size(z)
     before = torch.get_rng_state()
     try:
-        value = problem.loss(x, z)
-        gradient = problem.gradient(x, z)
+        with torch.enable_grad():
+            value = problem.loss(x.detach().requires_grad_(), z)
+        if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
+            problem.gradient(x, z)
     except ProblemError:
         raise
     except Exception as error:
@@ -215,8 +217,11 @@ def check_problem(problem: Problem, z: Batch, x: Tensor, whose: str) -> float:
     if not isinstance(value, Tensor) or value.ndim != 0:
         what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise ProblemError(f"the loss returned {what}: expected a scalar tensor, the mean over the batch")
-    if value.dtype != problem.dtype or gradient.dtype != problem.dtype:
+    if not value.requires_grad:
+        raise ProblemError("the loss does not depend on x in a way torch can differentiate")
+    if value.dtype != problem.dtype:
         raise ProblemError(f"the loss returned {value.dtype}: expected the problem's {problem.dtype}")
+    value = value.detach()
     if problem.has_model:
         refuse_changing_layers(problem.module(x), leaves(z)[:-1])
     if not torch.equal(before, torch.get_rng_state()):

@@ -62,7 +62,7 @@ class Result:
     outcome: str
     """"finished", or "diverged" if the loss became infinite or NaN and the run ended there."""
 
-    @property
+    @cached_property
     def model(self) -> nn.Module:
         """The model with x as its parameters."""
         return self.problem.module(self.x)
@@ -137,9 +137,9 @@ def train(
     method.check([source.size for source in sources])
     x_start = _start(problem, x0)
     example = map_batch(lambda part: part[:4], next(sources[0].everything()))
-    probe = check_problem(problem, example, x_start, "worker 0")
     test_source = None if test is None else _test_source(test, cast, example)
     _check_labels(problem, sources, test_source, example, x_start)
+    probe = check_problem(problem, example, x_start, "worker 0")
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
     engine = InProcess(problem, sources, draws, weights, rows)
 
@@ -307,8 +307,11 @@ def _check_labels(problem: Problem, sources: Sequence[Source], test: Source | No
     """Refuse class numbers that the model has no output for."""
     if not problem.has_model:
         return
-    with torch.no_grad():
-        output = problem.output(x, example)
+    try:
+        with torch.no_grad():
+            output = problem.output(x, example)
+    except Exception:  # whatever is wrong with the model, check_problem finds it next and says so
+        return
     if not is_classification(output, leaves(example)[-1]):
         return
     classes = output.shape[1]

@@ -1,0 +1,106 @@
+"""K and b from a budget: as the paper does it, and strictly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import fewrounds as fr
+from fewrounds.methods import REGISTRY
+
+CIFAR = [np.zeros((5000, 1))] * 10
+SMALL = [np.zeros((n, 2)) for n in (30, 50, 40)]
+LOCAL = ["local-sgd", "scaffold", "bvr-l-sgd"]
+
+
+@pytest.mark.parametrize("budget", [256, 512, 1024])
+def test_the_papers_settings(budget: int) -> None:
+    for name in LOCAL:
+        method = fr.for_budget(name, budget, workers=CIFAR, eta=0.1)
+        assert (method.K, method.b) == (budget // 16, 16)
+    for name in ("minibatch-sgd", "sarah"):
+        assert fr.for_budget(name, budget, workers=CIFAR, eta=0.1).b == budget
+
+
+@pytest.mark.parametrize(("budget", "T"), [(256, 21), (512, 11), (1024, 6)])
+def test_the_papers_stage_lengths(budget: int, T: int) -> None:
+    """5,000 samples a worker and b̃ = all of them: T = 21, 11, 6 for BVR-L-SGD and SARAH alike."""
+    for name in ("bvr-l-sgd", "sarah"):
+        method = fr.for_budget(name, budget, workers=CIFAR, eta=0.1)
+        assert method._T([5000] * 10) == T
+
+
+@pytest.mark.parametrize("name", [name for name, cls in REGISTRY.items() if cls.__module__.startswith("fewrounds")])
+@pytest.mark.parametrize("budget", [100, 256, 1024])
+def test_strict_spends_at_most_the_budget_and_no_less_than_it_could(name: str, budget: int) -> None:
+    sizes = [len(w) for w in SMALL]
+    method = fr.for_budget(name, budget, workers=SMALL, mode="strict", eta=0.1)
+    assert method.gradients_per_round(sizes) <= budget
+    free = "K" if "K" in method.settings() else "b"
+    for larger in range(getattr(method, free) + 1, 2 * budget):
+        more = fr.method(name, **{**method.settings(), free: larger})
+        assert more.gradients_per_round(sizes) > budget
+
+
+def test_strict_is_what_the_ledger_shows() -> None:
+    """Run whole stages: the counted gradients per worker and round stay within the budget, and near it."""
+    problem = fr.Problem(loss=lambda x, z: 0.5 * ((x - z) ** 2).sum(1).mean(), dim=2)
+    for name in REGISTRY:
+        if name == "local-gd":
+            continue
+        method = fr.for_budget(name, 200, workers=SMALL, mode="strict", eta=0.01, **({"b": 4} if name in LOCAL else {}))
+        T = method._T([40] * 3) if hasattr(method, "_T") else 1
+        result = fr.train(problem, SMALL, method, 4 * T, progress=False)
+        assert 150 < result.ledger.gradients_per_worker / (4 * T) <= 200, method
+
+
+def test_the_paper_mode_overspends_for_two_point_methods() -> None:
+    """Equal only in order: the reason why there is a strict mode."""
+    sizes = [5000] * 10
+    cost = {n: fr.for_budget(n, 1024, workers=CIFAR, eta=0.1).gradients_per_round(sizes) for n in REGISTRY if n != "local-gd"}
+    assert cost["minibatch-sgd"] == cost["local-sgd"] == cost["scaffold"] == 1024
+    assert cost["sarah"] == (5000 + 5 * 2048) / 6
+    assert cost["bvr-l-sgd"] == (5000 + 5 * 2048) / 6 + 2 * 63 * 16 / 10
+
+
+def test_fixed_settings_are_kept() -> None:
+    method = fr.for_budget("bvr-l-sgd", 256, workers=SMALL, eta=0.1, b=4, b_tilde=20, form="theory")
+    assert (method.K, method.b, method.b_tilde, method.form) == (64, 4, 20, "theory")
+    assert fr.for_budget("local-sgd", 256, workers=SMALL, eta=0.1, K=8).b == 32
+    assert fr.for_budget("local-gd", 130, workers=SMALL, eta=0.1).K == 3
+    stream = [fr.Stream(lambda n, rng: rng.normal(size=(n, 2)))]
+    assert fr.for_budget("bvr-l-sgd", 256, workers=stream, mode="strict", eta=0.1, b_tilde=1000).K >= 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fr.for_budget("local-sgd", 0, workers=SMALL, eta=0.1), "budget = 0: must be a whole number"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=SMALL), "local-sgd needs the setting 'eta'"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, mode="fair"), "mode = 'fair': must be 'paper' or"),
+        (lambda: fr.for_budget("local-sdg", 64, workers=SMALL, eta=0.1), "did you mean 'local-sgd'"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, K=1, b=1), "K and b are both fixed"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, b=100), "too small for local-sgd, one step costs 100"),
+        (lambda: fr.for_budget("local-gd", 20, workers=SMALL, eta=0.1), "too small for local-gd, one step costs 40"),
+        (lambda: fr.for_budget("sarah", 12, workers=SMALL, eta=0.1, mode="strict", b_tilde=None, T=2), "too small for sarah, which costs 21 gradients at b = 1"),
+        (lambda: fr.for_budget("sarah", 64, workers=[fr.Stream(lambda n, rng: 0)], eta=0.1), "b_tilde is required with a Stream"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=[], eta=0.1), "there are no workers"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, KK=1), "local-sgd has no setting 'KK'"),
+    ],
+)  # fmt: skip
+def test_bad_budgets_are_named(call, message: str) -> None:
+    with pytest.raises(fr.FewroundsError, match=message):
+        call()
+
+
+def test_strict_bvr_l_sgd_by_hand() -> None:
+    """10 workers of 5,000, b = 16, budget 256: K = 5 costs 8 + (5000 + 63·160)/64 + … ≤ 256, K = 6 costs more."""
+
+    def cost(K: int) -> float:
+        T = math.ceil(1 + 5000 / (16 * K))
+        return (5000 + (T - 1) * 2 * 16 * K) / T + 2 * (K - 1) * 16 / 10
+
+    method = fr.for_budget("bvr-l-sgd", 256, workers=CIFAR, mode="strict", eta=0.1)
+    assert cost(method.K) <= 256 < cost(method.K + 1)

@@ -1,0 +1,224 @@
+"""A model, a loss and L2 as functions of one vector; and what cannot be one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from problems import classifier
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import fewrounds as fr
+
+X, Y = np.random.default_rng(0).normal(size=(12, 6)), np.arange(12) % 3
+SGD = fr.MinibatchSGD(eta=0.1, b=4)
+
+
+def train(problem: fr.Problem, workers=((X, Y),), **options) -> fr.Result:
+    return fr.train(problem, workers, SGD, 3, **{"progress": False, "evaluate_every": 1, **options})
+
+
+def finite_difference(f, x: np.ndarray, h: float = 1e-6) -> np.ndarray:
+    steps = h * np.eye(len(x))
+    return np.array([(f(x + s) - f(x - s)) / (2 * h) for s in steps])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_gradients_match_finite_differences(rows: int) -> None:
+    case = classifier()
+    z = tuple(torch.stack([torch.as_tensor(w[k][:4]) for w in case.workers[:rows]]) for k in (0, 1))
+    x = torch.from_numpy(case.x0)
+    shared = case.problem.gradients(x, z)
+    own = case.problem.gradients(x.expand(rows, -1), z)
+    for r in range(rows):
+        batch = (z[0][r], z[1][r])
+        expected = finite_difference(lambda v, batch=batch: float(case.problem.loss(torch.from_numpy(v), batch)), case.x0)
+        np.testing.assert_allclose(shared[r], expected, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(own[r], shared[r])
+
+
+def test_loss_has_l2_on_every_parameter_and_metrics_do_not() -> None:
+    model = fr.models.mlp([6, 5, 3]).double()
+    plain, regularised = (fr.Problem(model, loss=cross_entropy, l2=l2) for l2 in (0.0, 0.3))
+    z = (torch.from_numpy(X), torch.from_numpy(Y))
+    x = torch.linspace(-1, 1, plain.dim, dtype=torch.float64)
+    difference = regularised.loss(x, z) - plain.loss(x, z)
+    assert float(difference) == pytest.approx(0.15 * float(x @ x))
+    assert regularised.metrics(x, z).loss == plain.loss(x, z)
+    metrics, gradient = regularised.metrics_and_gradient(x, z)
+    torch.testing.assert_close(gradient, regularised.gradient(x, z))
+    assert metrics == regularised.metrics(x, z)
+
+
+def test_a_model_and_its_vector_agree() -> None:
+    model = fr.models.mlp([6, 5, 3])
+    problem = fr.Problem(model, loss=cross_entropy)
+    again = problem.module(problem.start)
+    x = torch.from_numpy(X).float()
+    assert torch.equal(model(x), again(x))
+    assert torch.equal(problem.output(problem.start, (x, torch.from_numpy(Y))), model(x))
+
+
+def test_accuracy_is_the_share_of_right_classes() -> None:
+    result = train(fr.Problem(fr.models.mlp([6, 5, 3]), loss=cross_entropy), test=(X[:6], Y[:6]))
+    outputs = result.model(torch.from_numpy(X).float()).argmax(1).numpy()
+    last = result.history.iloc[-1]
+    assert last.train_accuracy == pytest.approx((outputs == Y).mean())
+    assert last.test_accuracy == pytest.approx((outputs[:6] == Y[:6]).mean())
+
+
+def test_dtype_follows_a_double_model_and_can_be_asked_for() -> None:
+    model = nn.Linear(6, 3)
+    assert fr.Problem(model, loss=cross_entropy).dtype == torch.float32
+    assert fr.Problem(nn.Linear(6, 3).double(), loss=cross_entropy).dtype == torch.float64
+    assert fr.Problem(model, loss=cross_entropy, dtype=torch.float64).start.dtype == torch.float64
+    assert model.weight.dtype == torch.float32, "the given model stays as it was"
+
+
+def test_frozen_parameters_stay_out_of_the_vector() -> None:
+    model = fr.models.mlp([6, 5, 3])
+    model[0].weight.requires_grad_(False)
+    problem = fr.Problem(model, loss=cross_entropy)
+    assert problem.dim == 5 + 15 + 3
+    result = train(problem)
+    assert torch.equal(result.model[0].weight, model[0].weight)
+    assert not torch.equal(result.model[2].weight, model[2].weight)
+
+
+def test_tied_parameters_are_one() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(6, 6)
+            self.second = nn.Linear(6, 6)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    result = train(fr.Problem(Tied(), loss=cross_entropy))
+    assert result.problem.dim == 36 + 6 + 6
+    assert result.model.second.weight is result.model.first.weight
+
+
+def test_convolutions_several_inputs_and_regression() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+            self.head = nn.Linear(3 * 9 + 2, 1)
+
+        def forward(self, image, extra):
+            return self.head(torch.cat([self.conv(image), extra], dim=1)).squeeze(1)
+
+    rng = np.random.default_rng(0)
+    workers = [(rng.normal(size=(5, 1, 8, 8)), rng.normal(size=(5, 2)), rng.normal(size=5)) for _ in range(2)]
+    problem = fr.Problem(Net(), loss=mse_loss, dtype=torch.float64)
+    side_by_side, one_by_one = (train(problem, workers, rows_at_once=rows) for rows in (2, 1))
+    torch.testing.assert_close(side_by_side.x, one_by_one.x)
+    assert not torch.equal(side_by_side.x, problem.start)
+    assert math.isnan(side_by_side.history.train_accuracy.iloc[-1])
+    net, data = one_by_one.model, [torch.from_numpy(np.concatenate(parts)) for parts in zip(*workers, strict=True)]
+    assert side_by_side.history.train_loss.iloc[-1] == pytest.approx(float(mse_loss(net(*data[:2]), data[2]).detach()))
+
+
+def test_what_torch_cannot_vmap_runs_row_by_row() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.linear(x) if x.sum() > -1e9 else x
+
+    problem = fr.Problem(Branch(), loss=cross_entropy)
+    workers = [(X, Y), (X + 1, Y)]
+    assert train(problem, workers).outcome == "finished"
+    with pytest.raises(fr.SettingError, match="rows_at_once = 2: torch cannot vmap this problem, use 1"):
+        train(problem, workers, rows_at_once=2)
+
+
+# ---------------------------------------------------------------------- layers that do not fit
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + 0.1 * torch.randn_like(x)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.BatchNorm1d(6), r"layer '1' \(BatchNorm1d\) mixes the samples .* use GroupNorm or LayerNorm"),
+        (nn.BatchNorm1d(6, track_running_stats=False), r"layer '1' \(BatchNorm1d\) mixes the samples"),
+        (nn.Dropout(0.5), r"layer '1' \(Dropout\) draws random numbers .*remove it, or freeze it with .eval\(\)"),
+        (nn.AlphaDropout(0.1), r"layer '1' \(AlphaDropout\) draws random numbers"),
+        (nn.RReLU(), r"layer '1' \(RReLU\) draws random numbers"),
+        (Noise(), r"layer '1' \(Noise\) draws random numbers"),
+        (Counter(), r"layer '1' \(Counter\) changes its buffer 'seen' in forward"),
+        (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), r"changes its buffer '.*_u'"),
+        (nn.LazyLinear(6), r"parameter '1.weight' has no shape yet: run one batch through the model first"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_unfit_layers_are_refused_by_name(layer: nn.Module, message: str) -> None:
+    with pytest.raises(fr.ProblemError, match=message):
+        train(fr.Problem(nn.Sequential(nn.Linear(6, 6), layer, nn.Linear(6, 3)), loss=cross_entropy))
+
+
+def test_frozen_layers_are_accepted() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
+    model(torch.randn(50, 6) * 3 + 1)
+    statistics = model[1].running_mean.clone()
+    model[1].eval()
+    model[2].eval()
+    result = train(fr.Problem(model, loss=cross_entropy))
+    assert torch.equal(result.model[1].running_mean, statistics)
+    assert not torch.equal(result.model[1].weight, model[1].weight)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.GroupNorm(2, 6), nn.LayerNorm(6)])
+def test_harmless_layers_are_accepted(layer: nn.Module) -> None:
+    train(fr.Problem(nn.Sequential(nn.Linear(6, 6), layer, nn.Linear(6, 3)), loss=cross_entropy))
+
+
+# ---------------------------------------------------------------------- losses that do not fit
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fr.Problem(nn.Linear(6, 3)), r"Problem needs loss=: loss\(output, target\)"),
+        (lambda: fr.Problem(loss=lambda x, z: x.sum()), "dim = None: a loss without a model needs its dimension"),
+        (lambda: fr.Problem(loss=lambda x, z: x.sum(), dim=0), "dim = 0: a loss without a model"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, dim=3), "leave it out when a model is given"),
+        (lambda: fr.Problem("model", loss=cross_entropy), "the model is a str: expected a torch.nn.Module"),
+        (lambda: fr.Problem(nn.ReLU(), loss=cross_entropy), "no trainable parameters"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, l2=-1), "l2 = -1: must be a finite number, 0 or more"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, dtype=torch.float16), "dtype torch.float16 is not sup"),
+        (lambda: fr.Problem(nn.Linear(5, 3), loss=cross_entropy), r"failed on 4 samples of worker 0 \(shapes \[4, 6\], \[4\]\)"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o, y, reduction="sum")), "mean over its halves"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: o.sum(1)), r"returned shape \[4\]: expected a scalar"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: o.sum().item()), "failed on|returned a float"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o + torch.rand(1), y)), "draws random numbers"),
+        (lambda: fr.Problem(loss=lambda x, z: z[0].mean(), dim=2), "does not depend on x"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o, y).double()), "returned torch.float64"),
+    ],
+)  # fmt: skip
+def test_unfit_problems_are_refused_in_one_line(make, message: str) -> None:
+    with pytest.raises((fr.ProblemError, fr.SettingError), match=message) as caught:
+        train(make())
+    assert "\n" not in str(caught.value)
