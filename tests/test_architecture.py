@@ -33,7 +33,13 @@ def test_methods_know_no_engine_and_engines_no_method() -> None:
 
 
 def test_the_ground_floor_knows_nothing_above_it() -> None:
-    above = ("fewrounds.methods", "fewrounds.engine", "fewrounds.training", "fewrounds.checkpoint", "fewrounds.progress")
+    above = (
+        "fewrounds.methods",
+        "fewrounds.engine",
+        "fewrounds.training",
+        "fewrounds.checkpoint",
+        "fewrounds.progress",
+    )
     for part in ("problem.py", "layers.py", "draws.py", "ledger.py", "batch.py", "interfaces.py", "data"):
         assert uses(part, above) == {}
 

@@ -59,7 +59,11 @@ def test_strict_is_what_the_ledger_shows() -> None:
 def test_the_paper_mode_overspends_for_two_point_methods() -> None:
     """Equal only in order: the reason why there is a strict mode."""
     sizes = [5000] * 10
-    cost = {n: fr.for_budget(n, 1024, workers=CIFAR, eta=0.1).gradients_per_round(sizes) for n in REGISTRY if n != "local-gd"}
+    cost = {
+        n: fr.for_budget(n, 1024, workers=CIFAR, eta=0.1).gradients_per_round(sizes)
+        for n in REGISTRY
+        if n != "local-gd"
+    }
     assert cost["minibatch-sgd"] == cost["local-sgd"] == cost["scaffold"] == 1024
     assert cost["sarah"] == (5000 + 5 * 2048) / 6
     assert cost["bvr-l-sgd"] == (5000 + 5 * 2048) / 6 + 2 * 63 * 16 / 10
@@ -87,12 +91,27 @@ def test_fixed_settings_are_kept() -> None:
         (lambda: fr.for_budget("sarah", 12, workers=SMALL, eta=0.1, mode="strict", b_tilde=None, T=2), "too small for sarah, which costs 21 gradients at b = 1"),
         (lambda: fr.for_budget("sarah", 64, workers=[fr.Stream(lambda n, rng: 0)], eta=0.1), "b_tilde is required with a Stream"),
         (lambda: fr.for_budget("local-sgd", 64, workers=[], eta=0.1), "there are no workers"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=[3], eta=0.1), "worker 0 is a int: expected an array"),
+        (lambda: fr.for_budget("local-sgd", 64, workers=[np.zeros((0, 2))], eta=0.1), "worker 0 has no samples"),
         (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, KK=1), "local-sgd has no setting 'KK'"),
     ],
 )  # fmt: skip
 def test_bad_budgets_are_named(call, message: str) -> None:
     with pytest.raises(fr.FewroundsError, match=message):
         call()
+
+
+def test_strict_finds_settings_whose_steps_cost_less_than_they_seem() -> None:
+    """Local GD with random k̂ takes (K + 1)/2 steps on average: 10 samples and a budget of 100 allow K = 19."""
+    ten = [np.zeros((10, 2))]
+    assert fr.for_budget("local-gd", 100, workers=ten, eta=0.1, k_hat="random", mode="strict").K == 19
+    # with T = 1 every round starts a stage: 10 + 2 (K - 1) b ≤ 100 allows K = 46 at b = 1
+    assert fr.for_budget("bvr-l-sgd", 100, workers=ten, eta=0.1, b=1, T=1, mode="strict").K == 46
+
+
+def test_a_function_that_loads_workers_will_do() -> None:
+    by_list = fr.for_budget("bvr-l-sgd", 256, workers=SMALL, mode="strict", eta=0.1)
+    assert fr.for_budget("bvr-l-sgd", 256, workers=SMALL.__getitem__, num_workers=3, mode="strict", eta=0.1) == by_list
 
 
 def test_strict_bvr_l_sgd_by_hand() -> None:

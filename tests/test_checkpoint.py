@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from problems import classifier, quadratic
 
 import fewrounds as fr
+from problems import classifier, quadratic
 
 SCAFFOLD = fr.SCAFFOLD(eta=0.05, K=2, b=2)
 BVR = fr.BVRLSGD(eta=0.05, K=2, b=2)
@@ -134,14 +134,22 @@ def other_labels():
     return case
 
 
+def fewer_workers():
+    case = classifier()
+    del case.workers[1]
+    return case
+
+
 OTHERS = {
-    "method": ({"method": BVR}, "belongs to another method"),
-    "settings": ({"method": fr.SCAFFOLD(eta=0.06, K=2, b=2)}, "belongs to another method: .*0.05.* this run .*0.06"),
-    "data": ({"case": other_labels()}, "belongs to another data"),
-    "problem": ({"case": classifier(l2=0.02)}, "belongs to another problem"),
-    "seed": ({"seed": 9}, "belongs to another seed: it has 0, this run 9"),
-    "weights": ({"weights": "size"}, "belongs to another weights: it has uniform, this run size"),
-    "start": ({"x0": np.zeros(53)}, "belongs to another loss at the start|belongs to another start"),
+    "method": ({"method": BVR}, "its method has name scaffold, this one bvr-l-sgd"),
+    "settings": ({"method": fr.SCAFFOLD(eta=0.06, K=2, b=2)}, "its method has eta 0.05, this one 0.06"),
+    "data": ({"case": other_labels()}, "worker 2 has other data"),
+    "workers": ({"case": fewer_workers()}, "it has 3 workers, this one 2"),
+    "problem": ({"case": classifier(l2=0.02)}, "its problem has l2 0.01, this one 0.02"),
+    "seed": ({"seed": 9}, "its seed is 0, this one's 9"),
+    "weights": ({"weights": "size"}, "its weights is 'uniform', this one's 'size'"),
+    "start": ({"x0": np.zeros(53)}, "it started at another x0"),
+    "test": ({"test": classifier().workers[0]}, "the test set has other data"),
     "trace": ({"trace": True}, "was written without trace=True"),
 }
 
@@ -162,13 +170,45 @@ def test_a_changed_loss_of_the_same_name_is_noticed(tmp_path: Path) -> None:
     run(tmp_path, 4, BVR, case)
     inner = case.problem._loss
 
-    def loss(x, z):
-        return 2 * inner(x, z)
+    def loss(x, z):  # the same value and gradient at the start, 0, but not elsewhere
+        return inner(x, z) + 0.1 * (x**4).sum()
 
     loss.__qualname__, loss.__module__ = inner.__qualname__, inner.__module__
     case.problem = fr.Problem(loss=loss, dim=5, dtype=torch.float64)
-    with pytest.raises(fr.CheckpointError, match="belongs to another loss at the start"):
+    with pytest.raises(fr.CheckpointError, match="its loss gave .* where this one gives"):
         run(tmp_path, 8, BVR, case)
+
+
+def test_a_run_whose_loss_is_infinite_at_the_start_can_be_opened_again(tmp_path: Path) -> None:
+    problem = fr.Problem(loss=lambda x, z: (torch.log(x) * z).mean(), dim=1)
+    for _ in range(2):
+        assert fr.train(problem, [np.ones((3, 1))], BVR, 5, progress=False, checkpoint=tmp_path).outcome == "diverged"
+
+
+def test_losses_without_a_name_of_their_own_resume_in_another_process(tmp_path: Path) -> None:
+    script = f"""
+import functools, numpy as np, torch, fewrounds as fr
+class Loss:
+    def __call__(self, output, target): return torch.nn.functional.cross_entropy(output, target)
+for name, loss in [
+    ("partial", functools.partial(torch.nn.functional.cross_entropy, label_smoothing=0.1)),
+    ("object", Loss()), ("module", torch.nn.CrossEntropyLoss(label_smoothing=0.2)), ("lambda", lambda o, y: Loss()(o, y)),
+]:
+    problem = fr.Problem(fr.models.mlp([2, 3, 2]), loss=loss)
+    workers = [(np.eye(2, dtype="float32"), [0, 1])]
+    fr.train(problem, workers, fr.LocalSGD(eta=0.1, K=1, b=1), ROUNDS, checkpoint={str(tmp_path)!r} + "/" + name)
+"""
+    for rounds in (2, 4):
+        command = [sys.executable, "-c", script.replace("ROUNDS", str(rounds))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path: Path) -> None:
+    run(tmp_path, 8)
+    damage(tmp_path / "round-00000008.json", "one bit")
+    run(tmp_path, 7, checkpoint_every=None)
+    assert names(tmp_path) == [f"round-0000000{r}.{kind}" for r in (6, 7) for kind in ("json", "safetensors")]
 
 
 def test_resume_false_refuses_what_is_there(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ SAME = {
     "tensors": lambda: [(torch.from_numpy(X), torch.from_numpy(Y)), (torch.from_numpy(X2), torch.from_numpy(Y2))],
     "float64 inputs": lambda: [(X.astype(np.float64), Y), (X2.astype(np.float64), Y2)],
     "int32 labels": lambda: [(X, Y.astype(np.int32)), (X2, Y2.astype(np.int32))],
+    "big-endian inputs": lambda: [(X.astype(">f4"), Y), (X2.astype(">f4"), Y2)],
+    "plain lists in a tuple": lambda: [
+        (X.astype(float).tolist(), Y.tolist()),
+        (X2.astype(float).tolist(), Y2.tolist()),
+    ],
+    "a list of samples": lambda: [list(Pairs(X, Y)), list(Pairs(X2, Y2))],
     "labels as a list": lambda: [(X, Y.tolist()), (X2, Y2.tolist())],
     "reversed and back": lambda: [(X[::-1][::-1], Y[::-1][::-1]), (X2, Y2)],
     "columns in Fortran order": lambda: [(np.asfortranarray(X), Y), (np.asfortranarray(X2), Y2)],
@@ -86,7 +92,9 @@ def test_unequal_sizes_count_equally_or_by_size() -> None:
     """f is the mean of the workers' means, or the mean over all samples."""
     uniform, by_size = (train([(X, Y), (X2, Y2)], weights=w) for w in ("uniform", "size"))
     start = problem().start
-    pooled = problem().loss(start, (torch.from_numpy(np.concatenate([X, X2])), torch.from_numpy(np.concatenate([Y, Y2]))))
+    pooled = problem().loss(
+        start, (torch.from_numpy(np.concatenate([X, X2])), torch.from_numpy(np.concatenate([Y, Y2])))
+    )
     parts = [problem().loss(start, (torch.from_numpy(a), torch.from_numpy(b))) for a, b in ((X, Y), (X2, Y2))]
     assert by_size.history.train_loss[0] == pytest.approx(float(pooled), rel=1e-6)
     assert uniform.history.train_loss[0] == pytest.approx(float(sum(parts)) / 2, rel=1e-6)
@@ -130,11 +138,9 @@ def test_b_tilde_of_a_stream_is_used() -> None:
         drawn.append(n)
         return rng.normal(size=(n, 2))
 
-    result = fr.train(
-        mean_problem(), [fr.Stream(draw)], fr.BVRLSGD(eta=0.1, K=2, b=3, b_tilde=2500), 1, progress=False
-    )
+    result = fr.train(mean_problem(), [fr.Stream(draw)], fr.BVRLSGD(eta=0.1, K=2, b=3, b_tilde=2500), 1, progress=False)
     assert result.ledger.gradients == (2500 + 2 * 3,)
-    assert drawn[1:] == [1024, 1024, 452, 3], "the evaluation samples first, b̃ in parts, then one local batch"
+    assert drawn[2:] == [1024, 1024, 452, 3], "the evaluation samples first (twice), b̃ in parts, then one local batch"
 
 
 def test_streams_and_finite_workers_mix() -> None:
@@ -154,6 +160,16 @@ def test_evaluation_of_a_stream_uses_samples_of_its_own() -> None:
     assert few.history.train_loss[0] != many.history.train_loss[0]
 
 
+def test_large_batches_of_a_stream_are_the_same_however_they_are_asked_for() -> None:
+    """A draw whose output depends on n (column by column) still gives Local SGD with K = 1 and minibatch SGD the same."""
+    stream = fr.Stream(lambda n, rng: np.stack([rng.normal(size=n), rng.normal(size=n)], axis=1))
+    runs = [
+        fr.train(mean_problem(), [stream], method, 2, progress=False)
+        for method in (fr.LocalSGD(eta=0.1, K=1, b=2500), fr.MinibatchSGD(eta=0.1, b=2500))
+    ]
+    torch.testing.assert_close(runs[0].x, runs[1].x, rtol=1e-12, atol=1e-12)
+
+
 # ---------------------------------------------------------------------- mistakes
 
 
@@ -164,8 +180,8 @@ def with_value(value: float, row: int) -> np.ndarray:
 
 
 WRONG = {
-    "no workers": (lambda: [], "there are no workers: give the data of at least one"),
-    "an empty worker": (lambda: [(X, Y), (X[:0], Y[:0])], "worker 1 has no samples: every worker needs at least one"),
+    "no workers": (list, "there are no workers: give the data of at least one"),
+    "an empty worker": (lambda: [(X, Y), (X[:0], Y[:0])], "worker 1 has no samples"),
     "an empty dataset": (lambda: [Pairs(X[:0], Y[:0])], "worker 0 has no samples"),
     "lengths": (lambda: [(X, Y), (X2, Y2[:4])], "worker 1: its arrays have different lengths, 5 and 4"),
     "shapes": (
@@ -180,9 +196,19 @@ WRONG = {
     "labels too large": (lambda: [(X, Y), (X2, Y2 + 1)], "worker 1, row 2: label 3, but the model's classes are 0 to 2"),
     "labels negative": (lambda: [(X, Y - 1)], "worker 0, row 0: label -1, but the model's classes are 0 to 2"),
     "text": (lambda: [(X, np.array(["a"] * 12))], "worker 0: not an array of numbers"),
-    "complex": (lambda: [(X + 1j, Y)], "worker 0: complex numbers are not supported"),
+    "complex": (lambda: [(X + 1j, Y)], "worker 0: complex numbers and sparse tensors are not supported"),
     "a number": (lambda: [3], "worker 0 is a int: expected an array, a tuple of arrays, a map-style dataset or a Stream"),
     "dicts": (lambda: [[{"x": 1, "y": 0}]], "worker 0: its samples are dicts"),
+    "a dict": (lambda: [{"x": X, "y": Y}], "worker 0 is a dict: expected an array"),
+    "a sparse tensor": (lambda: [(torch.from_numpy(X).to_sparse(), Y)], "complex numbers and sparse tensors"),
+    "lists without a tuple": (lambda: [[[1.0, 2.0], [3.0, 4.0]]], "worker 0 is a list: expected an array"),
+    "too large for float32": (lambda: [(X.astype(np.float64) * 1e39, Y)], r"worker 0, array 0, row 0: NaN or infinite value \(as float32\)"),
+    "None": (lambda: None, "workers is a NoneType: expected a list with the data of each worker"),
+    "a bare stream": (lambda: gaussian(0), "workers is a Stream: expected a list"),
+    "an impure stream": (
+        lambda: [fr.Stream(lambda n, _: (rng.normal(size=(n, 6)), np.zeros(n, dtype=int)))],
+        r"worker 0: draw\(n, rng\) gave other samples for the same rng",
+    ),
     "no number of workers": (lambda: (lambda p: (X, Y)), r"a callable worker\(p\) needs num_workers="),
     "not a stream": (lambda: [fr.Stream(X)], r"Stream needs a function draw\(n, rng\), not a ndarray"),
     "a stream that cheats": (lambda: [fr.Stream(lambda n, rng: (X, Y))], r"worker 0: draw\(1024, rng\) returned 12 samples"),
@@ -209,7 +235,13 @@ def test_augmented_datasets_are_sent_to_streams() -> None:
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        ((X[:, :4], Y), r"the test set has samples of shape \[\[4\], \[\]\], but worker 0 has \[\[6\], \[\]\]"),
+        (
+            (X[:, :4], Y),
+            r"the test set has samples \(float32\[4\], int64\[\]\), but worker 0 has \(float32\[6\], int64",
+        ),
+        ((X, Y.astype(float)), r"the test set has samples \(float32\[6\], float32\[\]\), but worker 0 has"),
+        (([], []), "the test set has no samples"),
+        (fr.Stream(lambda n, rng: (X[:n], Y[:n])), "the test set is a Stream: expected arrays"),
         ((X, Y + 5), "the test set, row 0: label 5"),
         ((with_value(np.nan, 0), Y2), "the test set, array 0, row 0: NaN"),
     ],

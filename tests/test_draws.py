@@ -86,7 +86,9 @@ def test_the_pick_never_leaves_the_range_when_weights_round_badly() -> None:
 
 
 def test_draws_are_the_same_in_another_process() -> None:
-    code = "from fewrounds.draws import Draws; print(Draws(7).generator('local', 2, 3).integers(10**9, size=4).tolist())"
+    code = (
+        "from fewrounds.draws import Draws; print(Draws(7).generator('local', 2, 3).integers(10**9, size=4).tolist())"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == str(Draws(7).generator("local", 2, 3).integers(10**9, size=4).tolist())
 

@@ -17,9 +17,7 @@ def counts(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
     return np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
-@given(
-    P=st.integers(2, 12), n=st.integers(1, 200), q=st.floats(0, 1), seed=st.integers(0, 2**32)
-)
+@given(P=st.integers(2, 12), n=st.integers(1, 200), q=st.floats(0, 1), seed=st.integers(0, 2**32))
 def test_every_sample_once_and_all_workers_of_one_size(P: int, n: int, q: float, seed: int) -> None:
     labels = np.repeat(np.arange(P), n)
     parts = class_skew(labels, q, seed)
@@ -32,7 +30,9 @@ def test_every_sample_once_and_all_workers_of_one_size(P: int, n: int, q: float,
     assert others.max() - others.min() <= 1
 
 
-@pytest.mark.parametrize(("q", "own", "others"), [(0.1, 500, 500), (0.35, 1750, 361), (0.6, 3000, 222), (0.85, 4250, 83)])
+@pytest.mark.parametrize(
+    ("q", "own", "others"), [(0.1, 500, 500), (0.35, 1750, 361), (0.6, 3000, 222), (0.85, 4250, 83)]
+)
 def test_the_papers_fractions_at_the_papers_size(q: float, own: int, others: int) -> None:
     """CIFAR-10: 5,000 of each class over 10 workers."""
     labels = np.repeat(np.arange(10), 5000)

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from problems import classifier
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import fewrounds as fr
+from problems import classifier
 
 X, Y = np.random.default_rng(0).normal(size=(12, 6)), np.arange(12) % 3
 SGD = fr.MinibatchSGD(eta=0.1, b=4)
@@ -35,7 +35,9 @@ def test_gradients_match_finite_differences(rows: int) -> None:
     own = case.problem.gradients(x.expand(rows, -1), z)
     for r in range(rows):
         batch = (z[0][r], z[1][r])
-        expected = finite_difference(lambda v, batch=batch: float(case.problem.loss(torch.from_numpy(v), batch)), case.x0)
+        expected = finite_difference(
+            lambda v, batch=batch: float(case.problem.loss(torch.from_numpy(v), batch)), case.x0
+        )
         np.testing.assert_allclose(shared[r], expected, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(own[r], shared[r])
 
@@ -141,12 +143,51 @@ def test_what_torch_cannot_vmap_runs_row_by_row() -> None:
         train(problem, workers, rows_at_once=2)
 
 
+@pytest.mark.parametrize("rows_at_once", [None, 1])
+def test_padding_rows_of_embeddings_get_no_gradient(rows_at_once: int | None) -> None:
+    """torch forgets padding_idx under vmap, so such a model runs row by row."""
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(5, 2, padding_idx=0)
+            self.head = nn.Linear(2, 3)
+
+        def forward(self, words):
+            return self.head(self.embed(words).mean(1))
+
+    workers = [
+        (np.array([[0, 1, 2], [0, 0, 3]]), np.array([0, 1])),
+        (np.array([[0, 4, 2], [1, 0, 3]]), np.array([2, 1])),
+    ]
+    problem = fr.Problem(Bag(), loss=cross_entropy)
+    result = train(problem, workers, rows_at_once=rows_at_once)
+    assert result.model.embed.weight[0].tolist() == [0, 0]
+    with pytest.raises(fr.SettingError, match="torch cannot vmap this problem, use 1"):
+        train(problem, workers, rows_at_once=2)
+
+
+def test_whole_number_targets_need_not_be_classes() -> None:
+    """A Poisson loss on counts, with two outputs: counts above 1 are no wrong labels."""
+
+    def poisson(output, count):
+        return nn.functional.poisson_nll_loss(output.sum(1), count.float())
+
+    workers = [(X.astype(np.float32), Y * 7)]
+    assert train(fr.Problem(nn.Linear(6, 2), loss=poisson), workers).outcome == "finished"
+
+
 # ---------------------------------------------------------------------- layers that do not fit
 
 
 class Noise(nn.Module):
     def forward(self, x):
         return x + 0.1 * torch.randn_like(x)
+
+
+class NumPyNoise(nn.Module):
+    def forward(self, x):
+        return x + 1e-4 * np.random.default_rng().normal()
 
 
 class Counter(nn.Module):
@@ -170,6 +211,11 @@ class Counter(nn.Module):
         (Noise(), r"layer '1' \(Noise\) draws random numbers"),
         (Counter(), r"layer '1' \(Counter\) changes its buffer 'seen' in forward"),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), r"changes its buffer '.*_u'"),
+        (NumPyNoise(), "the loss draws random numbers"),
+        (
+            nn.Embedding(6, 6, max_norm=1.0),
+            r"layer '1' \(Embedding\) changes its own weights in forward; use it without max_norm",
+        ),
         (nn.LazyLinear(6), r"parameter '1.weight' has no shape yet: run one batch through the model first"),
     ],
     ids=lambda value: type(value).__name__,
@@ -202,23 +248,66 @@ def test_harmless_layers_are_accepted(layer: nn.Module) -> None:
     ("make", "message"),
     [
         (lambda: fr.Problem(nn.Linear(6, 3)), r"Problem needs loss=: loss\(output, target\)"),
-        (lambda: fr.Problem(loss=lambda x, z: x.sum()), "dim = None: a loss without a model needs its dimension"),
-        (lambda: fr.Problem(loss=lambda x, z: x.sum(), dim=0), "dim = 0: a loss without a model"),
+        (lambda: fr.Problem(loss=lambda x, z: x.sum()), "a loss without a model needs dim="),
+        (lambda: fr.Problem(loss=lambda x, z: x.sum(), dim=0), "dim = 0: must be a whole number, 1 or more"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, dim=3), "leave it out when a model is given"),
         (lambda: fr.Problem("model", loss=cross_entropy), "the model is a str: expected a torch.nn.Module"),
         (lambda: fr.Problem(nn.ReLU(), loss=cross_entropy), "no trainable parameters"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, l2=-1), "l2 = -1: must be a finite number, 0 or more"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, dtype=torch.float16), "dtype torch.float16 is not sup"),
-        (lambda: fr.Problem(nn.Linear(5, 3), loss=cross_entropy), r"failed on 4 samples of worker 0 \(shapes \[4, 6\], \[4\]\)"),
-        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o, y, reduction="sum")), "mean over its halves"),
+        (lambda: fr.Problem(nn.Linear(5, 3), loss=cross_entropy), r"failed on 4 samples \(float32\[4, 6\], int64\[4\]\): mat1"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o, y, reduction="sum")), "the mean over parts of"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: o.sum(1)), r"returned shape \[4\]: expected a scalar"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: o.sum().item()), "failed on|returned a float"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o + torch.rand(1), y)), "draws random numbers"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 9.0]))), "no class weights"),
+        (lambda: fr.Problem(nn.Linear(6, 1), loss=lambda o, y: (o - y).square().mean()), "the mean over parts of"),
+        (lambda: fr.Problem(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)), loss=cross_entropy), "changes its input in place"),
+        (lambda: fr.Problem(nn.Linear(6, 3), loss=cross_entropy, device="gpu"), "device = 'gpu' cannot be used here"),
         (lambda: fr.Problem(loss=lambda x, z: z[0].mean(), dim=2), "does not depend on x"),
         (lambda: fr.Problem(nn.Linear(6, 3), loss=lambda o, y: cross_entropy(o, y).double()), "returned torch.float64"),
     ],
 )  # fmt: skip
 def test_unfit_problems_are_refused_in_one_line(make, message: str) -> None:
+    before = X.copy()
     with pytest.raises((fr.ProblemError, fr.SettingError), match=message) as caught:
         train(make())
     assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(X, before)
+
+
+def test_a_loss_that_is_no_mean_is_found_on_workers_of_one_class_each() -> None:
+    """Class weights normalise by the batch: on the first worker alone, all of one class, nothing would show."""
+    workers = [(X[c == Y].astype(np.float32), Y[c == Y]) for c in range(3)]
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 9.0]))
+    with pytest.raises(fr.ProblemError, match="no class weights"):
+        train(fr.Problem(nn.Linear(6, 3), loss=weighted), workers)
+
+
+def test_images_of_whole_numbers_get_a_hint() -> None:
+    with pytest.raises(fr.ProblemError, match="the inputs are whole numbers: convert and scale them first"):
+        train(
+            fr.Problem(nn.Linear(6, 3), loss=cross_entropy), [(np.ones((4, 6), dtype=np.uint8), np.zeros(4, dtype=int))]
+        )
+
+
+def test_a_failure_in_a_round_names_the_round_and_the_worker() -> None:
+    calls = []
+
+    def loss(x, z):
+        calls.append(1)
+        if len(calls) > 60:
+            raise RuntimeError("out of\nmemory")
+        return ((x - z) ** 2).sum(1).mean()
+
+    problem = fr.Problem(loss=loss, dim=2)
+    with pytest.raises(fr.ProblemError, match=r"^round \d+, worker [01]: local_sgd failed: out of memory$"):
+        fr.train(
+            problem,
+            [np.ones((3, 2)), np.ones((4, 2))],
+            fr.LocalSGD(eta=0.1, K=2, b=2),
+            99,
+            rows_at_once=1,
+            evaluate_every=99,
+            progress=False,
+        )

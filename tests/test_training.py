@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pty
@@ -13,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import classifier, quadratic
 from torch.nn.functional import cross_entropy
 
 import fewrounds as fr
+from problems import classifier, quadratic
 
 COLUMNS = [
     "round",
@@ -84,10 +85,29 @@ def test_callbacks_get_every_round_once() -> None:
     assert all(0 <= r.picked < 3 for r in records)
 
 
+def test_a_callback_cannot_change_the_run() -> None:
+    def spoil(record: fr.RoundRecord) -> None:
+        record.x.zero_()
+        if record.row:
+            record.row["train_loss"] = 0.0
+
+    spoilt, plain = run(callbacks=[spoil], trace=True), run(trace=True)
+    assert torch.equal(spoilt.trace, plain.trace)
+    assert spoilt.history["train_loss"].equals(plain.history["train_loss"])
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    method = fr.LocalSGD(eta=np.float32(0.5), K=np.int64(2), b=np.int32(2))
+    assert run(np.int64(3), method, seed=np.int64(4)).ledger.rounds == 3
+    assert fr.Problem(loss=lambda x, z: x.sum(), dim=np.int64(3), l2=np.float32(0.5)).dim == 3
+
+
 def test_divergence_ends_the_run_and_is_its_outcome() -> None:
     calls: list[fr.RoundRecord] = []
     case = quadratic()
-    result = run(400, fr.MinibatchSGD(eta=50.0, b=2), case, x0=case.x0, evaluate_every=10, callbacks=[calls.append], trace=True)
+    result = run(
+        400, fr.MinibatchSGD(eta=50.0, b=2), case, x0=case.x0, evaluate_every=10, callbacks=[calls.append], trace=True
+    )
     assert result.outcome == "diverged"
     last = result.history.iloc[-1]
     assert not math.isfinite(last.train_loss)
@@ -130,7 +150,7 @@ def test_ledger_sums(name: str, K: int, b: int, sizes: list[int], rounds: int, s
     ledgers = []
     result = run(rounds, method, case, seed=seed, callbacks=[lambda r: ledgers.append(r.ledger)])
     totals = [np.array(ledger.gradients) for ledger in ledgers]
-    assert all((later >= sooner).all() for sooner, later in zip(totals, totals[1:], strict=False))
+    assert all((later >= sooner).all() for sooner, later in itertools.pairwise(totals))
     assert (totals[0] > 0).sum() >= 1
     for row, total, ledger in zip(result.rows[1:], totals, ledgers, strict=True):
         assert row["gradients_per_worker"] == pytest.approx(total.mean())
@@ -143,7 +163,7 @@ def test_ledger_sums(name: str, K: int, b: int, sizes: list[int], rounds: int, s
 
 
 BAD_SETTINGS = [
-    (lambda: fr.LocalSGD(eta=0, K=1, b=1), "local-sgd: eta = 0, must be a positive, finite number"),
+    (lambda: fr.LocalSGD(eta=0, K=1, b=1), "local-sgd: eta = 0: must be a positive, finite number"),
     (lambda: fr.LocalSGD(eta=-0.1, K=1, b=1), "local-sgd: eta = -0.1"),
     (lambda: fr.LocalSGD(eta=math.nan, K=1, b=1), "local-sgd: eta = nan"),
     (lambda: fr.LocalSGD(eta="0.1", K=1, b=1), "local-sgd: eta = '0.1'"),
@@ -152,11 +172,14 @@ BAD_SETTINGS = [
     (lambda: fr.LocalSGD(eta=0.1, K=1, b=0), "local-sgd: b = 0"),
     (lambda: fr.LocalSGD(eta=0.1, K=True, b=1), "local-sgd: K = True"),
     (lambda: fr.BVRLSGD(eta=0.1, K=1, b=1, b_tilde=0), "bvr-l-sgd: b_tilde = 0"),
-    (lambda: fr.BVRLSGD(eta=0.1, K=1, b=1, form="best"), "bvr-l-sgd: form = 'best', must be 'practical' or 'theory'"),
+    (lambda: fr.BVRLSGD(eta=0.1, K=1, b=1, form="best"), "bvr-l-sgd: form = 'best': must be 'practical' or 'theory'"),
     (lambda: fr.SARAH(eta=0.1, b=1, b_tilde=-3), "sarah: b_tilde = -3"),
-    (lambda: fr.SCAFFOLD(eta=0.1, K=1, b=1, option="III"), "scaffold: option = 'III', must be 'I' or 'II'"),
-    (lambda: fr.LocalGD(eta=0.1, K=1, k_hat="first"), "local-gd: k_hat = 'first', must be 'last' or 'random'"),
-    (lambda: fr.method("bvr-lsgd", eta=0.1), "there is no method 'bvr-lsgd'; did you mean 'bvr-l-sgd'\\? known: bvr-l-sgd"),
+    (lambda: fr.SCAFFOLD(eta=0.1, K=1, b=1, option="III"), "scaffold: option = 'III': must be 'I' or 'II'"),
+    (lambda: fr.LocalGD(eta=0.1, K=1, k_hat="first"), "local-gd: k_hat = 'first': must be 'last' or 'random'"),
+    (
+        lambda: fr.method("bvr-lsgd", eta=0.1),
+        "there is no method 'bvr-lsgd'; did you mean 'bvr-l-sgd'\\? known: bvr-l-sgd",
+    ),
     (lambda: fr.method("LOCAL-SGD", eta=0.1, K=1, b=1), "did you mean 'local-sgd'"),
     (lambda: fr.method("local-sgd", eta=0.1, K=1, bb=1), "local-sgd has no setting 'bb'; did you mean 'b'"),
     (lambda: fr.method("local-sgd", eta=0.1, K=1), "local-sgd needs the setting 'b'"),
@@ -170,7 +193,13 @@ BAD_SETTINGS = [
     (lambda: run(x0=[1.0, 2.0]), r"x0 has shape \[2\], but the problem needs \[53\]"),
     (lambda: run(x0="start"), "x0 is not a vector of numbers"),
     (lambda: run(x0=np.full(53, np.nan)), "x0 has a NaN or infinite value"),
-    (lambda: run(method="local-sgd"), "the method is a str: expected one such as fewrounds.LocalSGD"),
+    (lambda: run(method="local-sgd"), "the method is a str: expected one such as LocalSGD"),
+    (lambda: run(method=fr.LocalSGD), "the method is the class LocalSGD: expected one such as"),
+    (lambda: run(callbacks=print), "callbacks must be a list of functions"),
+    (lambda: run(callbacks=[3]), "callbacks must be a list of functions"),
+    (lambda: run(checkpoint_seconds="a"), "checkpoint_seconds = 'a': must be a finite number, 0 or more"),
+    (lambda: run(checkpoint=""), "checkpoint = '': must be the path of a folder"),
+    (lambda: run(checkpoint=3), "checkpoint = 3: must be the path of a folder"),
     (lambda: fr.train(None, [], SGD, 1), "the problem is a NoneType: expected a fewrounds.Problem"),
 ]
 

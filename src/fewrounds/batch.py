@@ -30,3 +30,10 @@ def stack(batches: Sequence[Batch]) -> Batch:
     if isinstance(batches[0], Tensor):
         return torch.stack([leaves(z)[0] for z in batches])
     return tuple(torch.stack(parts) for parts in zip(*(leaves(z) for z in batches), strict=True))
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """The samples of all batches as one batch."""
+    if isinstance(batches[0], Tensor):
+        return torch.cat([leaves(z)[0] for z in batches])
+    return tuple(torch.cat(parts) for parts in zip(*(leaves(z) for z in batches), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -102,8 +103,8 @@ class Checkpoints:
         with _one_line(f"cannot write the checkpoint {stem}.json"):
             _write_whole(stem.with_suffix(".safetensors"), blob)
             _write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
-            kept = {path.stem for path in self._files()[-KEEP:]}
-            for path in self.folder.glob("round-*"):  # older ones, and what a kill has left half-written
+            kept = {path.stem for path in [p for p in self._files() if p.stem <= stem.name][-KEEP:]}
+            for path in self.folder.glob("round-*"):  # older, half-written by a kill, or damaged and passed over
                 if path.suffix == ".tmp" or path.stem not in kept:
                     path.unlink()
 
@@ -142,17 +143,9 @@ class Checkpoints:
         return content, load(blob)
 
     def _check_identity(self, path: Path, found: dict[str, Any]) -> None:
-        for key, mine in self.identity.items():
-            theirs = found.get(key)
-            if isinstance(mine, float) and isinstance(theirs, float):
-                same = abs(mine - theirs) <= 1e-4 * max(1.0, abs(mine))
-            else:
-                same = mine == theirs
-            if not same:
-                raise CheckpointError(
-                    f"{path} belongs to another {key.replace('_', ' ')}: it has {_short(theirs)}, this run "
-                    f"{_short(mine)}; choose another folder"
-                )
+        difference = _difference(self.identity, found)
+        if difference:
+            raise CheckpointError(f"{path} is of another run: {difference}; choose another folder")
 
     def _snapshot(
         self, path: Path, content: dict[str, Any], tensors: dict[str, Tensor], template: State, trace: bool
@@ -165,7 +158,7 @@ class Checkpoints:
         kept = {}
         for key, value in tensors.items():
             if key.startswith("memory/"):
-                _, name, p = key.split("/")
+                name, p = key.removeprefix("memory/").rsplit("/", 1)
                 kept[name, int(p)] = value.to(device)
         if trace and "trace" not in tensors:
             raise CheckpointError(f"{path} was written without trace=True: choose another folder, or trace=False")
@@ -197,9 +190,36 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    """What this run and that of the checkpoint differ in, in words."""
+    for key in ("problem", "method"):
+        for setting in {**mine[key], **theirs[key]}:
+            a, b = mine[key].get(setting), theirs[key].get(setting)
+            if a != b:
+                return f"its {key} has {setting} {_short(b)}, this one {_short(a)}"
+    for key in ("weights", "seed"):
+        if mine[key] != theirs[key]:
+            return f"its {key} is {theirs[key]!r}, this one's {mine[key]!r}"
+    if len(mine["workers"]) != len(theirs["workers"]):
+        return f"it has {len(theirs['workers'])} workers, this one {len(mine['workers'])}"
+    for p, (a, b) in enumerate(zip(mine["workers"], theirs["workers"], strict=True)):
+        if a != b:
+            return f"worker {p} has other data"
+    if mine["test"] != theirs["test"]:
+        return "the test set has other data"
+    if mine["start"] != theirs["start"]:
+        return "it started at another x0"
+    tolerance = 1e-9 if "float64" in mine["problem"]["dtype"] else 1e-4
+    for a, b in zip(mine["losses"], theirs["losses"], strict=True):
+        same = abs(a - b) <= tolerance * max(1.0, abs(a)) if math.isfinite(a) else not math.isfinite(b)
+        if not same:
+            return f"its loss gave {b:.9g} where this one gives {a:.9g}"
+    return None
+
+
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 90 else text[:40] + " … " + text[-40:]
+    text = " ".join(str(value).split())
+    return text if len(text) <= 120 else text[:117] + "…"
 
 
 def _write_whole(path: Path, blob: bytes) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 SERVER = -1
 """The "worker" of draws that are made once for all, such as which worker's model is taken."""
@@ -29,12 +28,6 @@ class Draws:
         label = f"{self.seed}/{purpose}/{round}/{worker}".encode()
         key = int.from_bytes(hashlib.blake2b(label, digest_size=16).digest(), "little")
         return np.random.Generator(np.random.Philox(key=key))
-
-    def indices(
-        self, purpose: str, round: int, worker: int, size: int, shape: int | tuple[int, ...]
-    ) -> npt.NDArray[np.int64]:
-        """Indices of i.i.d. uniform samples out of `size`, with replacement."""
-        return self.generator(purpose, round, worker).integers(size, size=shape, dtype=np.int64)
 
     def integer(self, purpose: str, round: int, n: int, worker: int = SERVER) -> int:
         """One uniform integer in 0 … n - 1."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 
@@ -36,12 +38,27 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{hint}known: {', '.join(known)}"
 
 
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """The value as an int, refused unless it is a whole number of at least `least`."""
+def whole_number(name: str, value: Any, least: int | None = 1) -> int:
+    """The value as an int, refused unless it is a whole number, of at least `least` if that is given."""
     try:
         number = operator.index(value)
     except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise SettingError(f"{name} = {value!r}: must be a whole number, {least} or more")
+        number = None
+    if number is None or isinstance(value, bool) or (least is not None and number < least):
+        bound = "" if least is None else f", {least} or more"
+        raise SettingError(f"{name} = {value!r}: must be a whole number{bound}")
     return number
+
+
+def finite_number(name: str, value: Any, *, positive: bool = False) -> float:
+    """The value as a float, refused unless it is finite and not below 0 (not 0 either, if positive)."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not 0 <= number < math.inf or (positive and number == 0):
+        kind = "positive, finite number" if positive else "finite number, 0 or more"
+        raise SettingError(f"{name} = {value!r}: must be a {kind}")
+    return number
+
+
+def kind_of(value: Any) -> str:
+    """`a str`, `the class LocalSGD`: what was given instead."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

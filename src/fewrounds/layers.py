@@ -68,6 +68,8 @@ def refuse_changing_layers(model: nn.Module, inputs: tuple[Tensor, ...]) -> None
 
 
 def _reason(layer: nn.Module) -> str | None:
+    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
+        return "changes its own weights in forward; use it without max_norm"
     if not layer.training:
         return None
     if isinstance(layer, _BatchNorm):
@@ -85,3 +87,9 @@ def _reason(layer: nn.Module) -> str | None:
 
 def _label(name: str, layer: nn.Module) -> str:
     return f"{name!r} ({type(layer).__name__})" if name else f"({type(layer).__name__})"
+
+
+def has_padding(model: nn.Module) -> bool:
+    """Whether a layer leaves a padding row without a gradient, which torch forgets under vmap."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return any(isinstance(layer, kinds) and layer.padding_idx is not None for layer in model.modules())

@@ -15,7 +15,8 @@ def mlp(sizes: Sequence[int], seed: int = 0, activation: type[nn.Module] = nn.So
     generator = torch.Generator().manual_seed(seed)
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(sizes):
-        linear = nn.Linear(n_in, n_out)
+        with torch.random.fork_rng(devices=[]):  # leaves torch's global generator as it was
+            linear = nn.Linear(n_in, n_out)
         bound = math.sqrt(6 / (n_in + n_out))
         with torch.no_grad():
             linear.weight.uniform_(-bound, bound, generator=generator)

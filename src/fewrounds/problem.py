@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fewrounds.batch import Batch, batch_size, leaves, map_batch
-from fewrounds.errors import ProblemError, SettingError
-from fewrounds.layers import refuse_changing_layers, refuse_unfit_layers
+from fewrounds.batch import Batch, leaves, map_batch
+from fewrounds.errors import ProblemError, finite_number, kind_of, whole_number
+from fewrounds.layers import has_padding, refuse_unfit_layers
 
 
 class Metrics(NamedTuple):
@@ -51,21 +53,19 @@ class Problem:
             raise ProblemError("Problem needs loss=: loss(output, target) for a model, loss(x, z) without one")
         if dtype not in (None, torch.float32, torch.float64):
             raise ProblemError(f"dtype {dtype} is not supported: use torch.float32 or torch.float64")
-        if not (isinstance(l2, (int, float)) and 0 <= l2 < math.inf):
-            raise SettingError(f"l2 = {l2!r}: must be a finite number, 0 or more")
-        self.l2 = float(l2)
-        self.device = torch.device(device)
+        self.l2 = finite_number("l2", l2)
+        self.device = _device(device)
         self._loss = loss
         if model is None:
-            if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
-                raise ProblemError(f"dim = {dim!r}: a loss without a model needs its dimension, 1 or more")
-            self.dim = dim
+            if dim is None:
+                raise ProblemError("a loss without a model needs dim=, the length of x")
+            self.dim = whole_number("dim", dim)
             self.dtype = dtype or torch.float32
             self._model = None
-            self._start = torch.zeros(dim, dtype=self.dtype, device=self.device)
+            self._start = torch.zeros(self.dim, dtype=self.dtype, device=self.device)
         else:
             if not isinstance(model, nn.Module):
-                raise ProblemError(f"the model is a {type(model).__name__}: expected a torch.nn.Module")
+                raise ProblemError(f"the model is {kind_of(model)}: expected a torch.nn.Module")
             if dim is not None:
                 raise ProblemError("dim is the model's number of parameters: leave it out when a model is given")
             refuse_unfit_layers(model)
@@ -94,6 +94,10 @@ class Problem:
     @property
     def has_model(self) -> bool:
         return self._model is not None
+
+    @property
+    def can_lose_gradients_under_vmap(self) -> bool:
+        return self._model is not None and has_padding(self._model)
 
     def __repr__(self) -> str:
         what = type(self._model).__name__ if self._model is not None else name_of(self._loss)
@@ -166,7 +170,7 @@ class Problem:
         """What identifies the problem in a checkpoint."""
         shapes = [list(shape) for shape in self._shapes] if self._model is not None else [[self.dim]]
         return {
-            "model": repr(self._model),
+            "model": without_addresses(repr(self._model)),
             "loss": name_of(self._loss),
             "shapes": shapes,
             "dtype": str(self.dtype),
@@ -199,57 +203,25 @@ def is_classification(output: Tensor, target: Tensor) -> bool:
     )
 
 
-def check_problem(problem: Problem, z: Batch, x: Tensor, whose: str) -> float:
-    """Try the problem on a few samples, refuse what would fail or mislead later on, and return the loss."""
-    n = batch_size(z)
-    before = torch.get_rng_state()
+def _device(device: torch.device | str) -> torch.device:
     try:
-        with torch.enable_grad():
-            value = problem.loss(x.detach().requires_grad_(), z)
-        if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
-            problem.gradient(x, z)
-    except ProblemError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(str(list(part.shape)) for part in leaves(z))
-        reason = " ".join(str(error).split())[:300]
-        raise ProblemError(f"the loss failed on {n} samples of {whose} (shapes {shapes}): {reason}") from error
-    if not isinstance(value, Tensor) or value.ndim != 0:
-        what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        raise ProblemError(f"the loss returned {what}: expected a scalar tensor, the mean over the batch")
-    if not value.requires_grad:
-        raise ProblemError("the loss does not depend on x in a way torch can differentiate")
-    if value.dtype != problem.dtype:
-        raise ProblemError(f"the loss returned {value.dtype}: expected the problem's {problem.dtype}")
-    value = value.detach()
-    if problem.has_model:
-        refuse_changing_layers(problem.module(x), leaves(z)[:-1])
-    if not torch.equal(before, torch.get_rng_state()):
-        torch.set_rng_state(before)
-        raise ProblemError("the loss draws random numbers: it must give the same value for the same x and z")
-    if n >= 2:
-        halves = [map_batch(lambda part: part[: n // 2], z), map_batch(lambda part: part[n // 2 :], z)]
-        with torch.no_grad():
-            mean = sum(float(problem.loss(x, half)) * batch_size(half) for half in halves) / n
-        if math.isfinite(mean) and abs(mean - float(value)) > 1e-3 * max(1.0, abs(mean)):
-            raise ProblemError(
-                f"the loss of {n} samples is {float(value):.6g}, but the mean over its halves is {mean:.6g}: "
-                "it must be the mean over the samples, each by itself (reduction='mean', no class weights)"
-            )
-    return float(value)
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ProblemError(f"device = {device!r} cannot be used here: {reason}") from error
+    return found
 
 
-def can_vmap(problem: Problem, z: Batch, x: Tensor) -> bool:
-    """Whether the problem's gradient can be taken for several workers at once."""
-    rows = map_batch(lambda part: torch.stack([part[:1], part[:1]]), z)
-    try:
-        problem.gradients(x, rows)
-        problem.gradients(torch.stack([x, x]), rows)
-    except Exception:
-        return False
-    return True
-
-
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Any) -> str:
+    """A name that is the same in every process: no memory addresses."""
+    if isinstance(function, functools.partial):
+        settings = [repr(value) for value in function.args]
+        settings += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]
+        return without_addresses(f"partial({name_of(function.func)}, {', '.join(settings)})")
     name = getattr(function, "__qualname__", None)
-    return f"{function.__module__}.{name}" if name else repr(function)
+    return f"{function.__module__}.{name}" if name else without_addresses(repr(function))
+
+
+def without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

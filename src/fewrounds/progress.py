@@ -50,7 +50,7 @@ class Progress:
     def say(self, text: str) -> None:
         """One line, above the bar where there is one."""
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, markup=False)
         elif self._show:
             print(f"fewrounds: {text}", file=sys.stderr, flush=True)
 

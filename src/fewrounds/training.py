@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fewrounds.batch import Batch, batch_size, leaves, map_batch
+from fewrounds.batch import Batch, batch_size
 from fewrounds.checkpoint import Checkpoints, Snapshot
-from fewrounds.data.sources import PART, Cast, Shard, Source, load_workers, read_batch
+from fewrounds.checks import can_vmap, check_labels, check_problem, example_of
+from fewrounds.data.sources import Cast, Shard, Source, Stream, check_alike, load_workers, read_batch
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine
 from fewrounds.engine.in_process import InProcess
-from fewrounds.errors import DataError, SettingError, whole_number
+from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import Method, State
-from fewrounds.problem import Problem, can_vmap, check_problem, is_classification
+from fewrounds.problem import Problem
 from fewrounds.progress import Progress
 
 if TYPE_CHECKING:
@@ -113,21 +114,27 @@ def train(
     trace               keep every iterate in `result.trace`
     checkpoint          a folder; the run is saved there every checkpoint_every rounds or checkpoint_seconds seconds,
                         whichever comes first, and at its end. Called again with the same folder, `train` continues
-                        exactly where the newest checkpoint ends; resume=False refuses a folder that has one
+                        exactly where the newest checkpoint ends (with more rounds too; what a shorter run has
+                        evaluated stays in the history); resume=False refuses a folder that has one
     rows_at_once        workers that are computed side by side; never changes the result beyond rounding
     progress            a bar on a terminal, a few lines otherwise
     """
     if not isinstance(problem, Problem):
-        raise SettingError(f"the problem is a {type(problem).__name__}: expected a fewrounds.Problem")
+        raise SettingError(f"the problem is {kind_of(problem)}: expected a fewrounds.Problem")
     if not isinstance(method, Method):
-        raise SettingError(f"the method is a {type(method).__name__}: expected one such as fewrounds.LocalSGD(…)")
+        raise SettingError(f"the method is {kind_of(method)}: expected one such as LocalSGD(eta=0.1, K=16, b=16)")
     rounds = whole_number("rounds", rounds)
     every = max(1, rounds // 100) if evaluate_every is None else whole_number("evaluate_every", evaluate_every)
     last = whole_number("evaluate_last", evaluate_last)
     if checkpoint_every is not None:
         checkpoint_every = whole_number("checkpoint_every", checkpoint_every)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise SettingError(f"seed = {seed!r}: must be a whole number")
+    seed = whole_number("seed", seed, least=None)
+    if checkpoint_seconds is not None:
+        checkpoint_seconds = finite_number("checkpoint_seconds", checkpoint_seconds)
+    if checkpoint is not None and not (isinstance(checkpoint, (str, Path)) and str(checkpoint)):
+        raise SettingError(f"checkpoint = {checkpoint!r}: must be the path of a folder")
+    if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
+        raise SettingError("callbacks must be a list of functions that take a RoundRecord")
 
     draws = Draws(seed)
     cast = Cast(problem.dtype, problem.device, problem.has_model)
@@ -136,10 +143,10 @@ def train(
     )
     method.check([source.size for source in sources])
     x_start = _start(problem, x0)
-    example = map_batch(lambda part: part[:4], next(sources[0].everything()))
+    example = example_of(sources)
     test_source = None if test is None else _test_source(test, cast, example)
-    _check_labels(problem, sources, test_source, example, x_start)
-    probe = check_problem(problem, example, x_start, "worker 0")
+    check_labels(problem, sources, test_source, example, x_start)
+    probe = check_problem(problem, example, x_start)
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
     engine = InProcess(problem, sources, draws, weights, rows)
 
@@ -148,10 +155,11 @@ def train(
         return run.go(x_start, None, math.inf, math.inf)
     identity = {
         "problem": problem.description(),
-        "loss_at_the_start": probe,
         "start": hashlib.sha256(x_start.cpu().numpy().tobytes()).hexdigest(),
+        "losses": probe,
         "method": {"name": method.name, **method.settings()},
-        "data": [source.fingerprint() for source in sources],
+        "workers": [source.fingerprint() for source in sources],
+        "test": test_source.fingerprint() if test_source else None,
         "weights": weights,
         "seed": seed,
     }
@@ -225,9 +233,7 @@ class _Run:
                         now,
                         "diverged" if diverged else outcome,
                     )
-                    record = RoundRecord(done, self.rounds, state.x, self.engine.picked, committed.ledger, row)
-                    for callback in self.callbacks:
-                        callback(record)
+                    self._call_back(done, state.x, committed.ledger, row)
                     progress.update(done, row)
                     due = done - saved_round >= save_rounds or time.monotonic() - saved_at >= save_seconds
                     if checkpoints and due:
@@ -251,6 +257,11 @@ class _Run:
             ledger=self.engine.committed.ledger,
             outcome=outcome,
         )
+
+    def _call_back(self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None) -> None:
+        for callback in self.callbacks:  # copies: what a callback does to them stays with it
+            copy = dict(row) if row is not None else None
+            callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
 
     def _is_due(self, round: int) -> bool:
         return round % self.evaluate_every == 0 or round > self.rounds - self.evaluate_last
@@ -296,36 +307,11 @@ def _start(problem: Problem, x0: Any) -> Tensor:
 
 
 def _test_source(test: Any, cast: Cast, example: Batch) -> Source:
-    z = cast(read_batch(test, "the test set", has_target=cast.has_target))
-    mine, theirs = ([list(part.shape[1:]) for part in leaves(data)] for data in (z, example))
-    if mine != theirs:
-        raise DataError(f"the test set has samples of shape {mine}, but worker 0 has {theirs}")
+    if isinstance(test, Stream):
+        raise DataError("the test set is a Stream: expected arrays or a map-style dataset, which have an exact loss")
+    z = cast(read_batch(test, "the test set", has_target=cast.has_target), "the test set")
+    check_alike(z, example, "the test set", "worker 0")
     return Shard(z)
-
-
-def _check_labels(problem: Problem, sources: Sequence[Source], test: Source | None, example: Batch, x: Tensor) -> None:
-    """Refuse class numbers that the model has no output for."""
-    if not problem.has_model:
-        return
-    try:
-        with torch.no_grad():
-            output = problem.output(x, example)
-    except Exception:  # whatever is wrong with the model, check_problem finds it next and says so
-        return
-    if not is_classification(output, leaves(example)[-1]):
-        return
-    classes = output.shape[1]
-    named = [(f"worker {p}", source) for p, source in enumerate(sources)]
-    for whose, source in [*named, *([("the test set", test)] if test else [])]:
-        for number, z in enumerate(source.everything()):
-            labels = leaves(z)[-1].reshape(batch_size(z), -1)
-            bad = ((labels < 0) | (labels >= classes)).any(dim=1).nonzero()
-            if len(bad):
-                row, value = int(bad[0]), labels[bad[0]]
-                wrong = int(value[(value < 0) | (value >= classes)][0])
-                raise DataError(
-                    f"{whose}, row {number * PART + row}: label {wrong}, but the model's classes are 0 to {classes - 1}"
-                )
 
 
 def _rows_at_once(problem: Problem, wanted: int | None, workers: int, example: Batch, x: Tensor) -> int:

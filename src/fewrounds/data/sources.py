@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewrounds.batch import Batch, batch_size, leaves, map_batch
+from fewrounds.batch import Batch, batch_size, concatenate, leaves, map_batch
 from fewrounds.errors import DataError, whole_number
 
 PART = 1024
 """The most samples of one worker that are gathered at once. Fixed, because a stream is drawn part by part."""
+
+EXPECTED = "expected an array, a tuple of arrays, a map-style dataset or a Stream"
 
 
 class Stream:
@@ -97,10 +99,15 @@ class StreamSource:
         self._whose = whose
         self._cast = cast
         self.first: Batch | None = None
+        state = evaluation_rng.bit_generator.state
         self._held = list(self.sample(evaluation_rng, stream.evaluation_samples))
+        evaluation_rng.bit_generator.state = state
+        again = next(self.sample(evaluation_rng, stream.evaluation_samples))
+        if fingerprint_of(again) != fingerprint_of(self._held[0]):
+            raise DataError(f"{whose}: draw(n, rng) gave other samples for the same rng; draw from rng only")
 
     def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
-        return (self._draw(rng, b) for _ in range(count))
+        return (concatenate(list(self.sample(rng, b))) for _ in range(count))
 
     def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
         return (self._draw(rng, min(PART, n - first)) for first in range(0, n, PART))
@@ -118,7 +125,7 @@ class StreamSource:
         if self.first is None:
             self.first = z
         check_alike(z, self.first, self._whose, "its first draw")
-        return self._cast(z)
+        return self._cast(z, self._whose)
 
 
 # ---------------------------------------------------------------------- from what a user gives
@@ -132,16 +139,7 @@ def load_workers(
     evaluation_rng: Callable[[int], np.random.Generator],
 ) -> list[Source]:
     """The data of every worker, checked: not empty, finite, all of one shape and type."""
-    if callable(workers):
-        if num_workers is None:
-            raise DataError("a callable worker(p) needs num_workers=, the number of workers")
-        items = [workers(p) for p in range(whole_number("num_workers", num_workers))]
-    else:
-        items = list(workers)
-    if not items:
-        raise DataError("there are no workers: give the data of at least one")
-    if num_workers is not None and num_workers != len(items):
-        raise DataError(f"num_workers = {num_workers}, but {len(items)} workers were given")
+    items = list_workers(workers, num_workers)
     sources: list[Source] = []
     first: Batch | None = None
     for p, item in enumerate(items):
@@ -153,38 +151,58 @@ def load_workers(
             assert example is not None, "a stream has drawn its evaluation samples"
         else:
             example = read_batch(item, whose, has_target=cast.has_target)
-            sources.append(Shard(cast(example)))
+            sources.append(Shard(cast(example, whose)))
         first = example if first is None else first
         check_alike(example, first, whose, "worker 0")
     return sources
 
 
-def size_of(item: Any) -> float:
-    """The number of samples in what a user gives as a worker, without loading it."""
+def list_workers(workers: Sequence[Any] | Callable[[int], Any], num_workers: int | None) -> list[Any]:
+    """What the user gives for each worker."""
+    if callable(workers):
+        if num_workers is None:
+            raise DataError("a callable worker(p) needs num_workers=, the number of workers")
+        items = [workers(p) for p in range(whole_number("num_workers", num_workers))]
+    else:
+        if isinstance(workers, (str, bytes, dict, Stream)) or not hasattr(workers, "__iter__"):
+            what = f"workers is a {type(workers).__name__}"
+            raise DataError(f"{what}: expected a list with the data of each worker, or a function worker(p)")
+        items = list(workers)
+    if not items:
+        raise DataError("there are no workers: give the data of at least one")
+    if num_workers is not None and num_workers != len(items):
+        raise DataError(f"num_workers = {num_workers}, but {len(items)} workers were given")
+    return items
+
+
+def size_of(item: Any, whose: str) -> float:
+    """The number of samples in what a user gives as a worker, without reading them."""
     if isinstance(item, Stream):
         return item.size
-    if _is_pair(item):
-        return len(item[0])
-    return len(item)
+    try:
+        size = len(item[0]) if _is_arrays(item) else len(item)
+    except TypeError:
+        raise DataError(f"{whose} is a {type(item).__name__}: {EXPECTED}") from None
+    if size == 0:
+        raise DataError(f"{whose} has no samples")
+    return size
 
 
 def read_batch(item: Any, whose: str, *, has_target: bool) -> Batch:
     """Arrays, tensors or a map-style dataset as tensors of their own type, checked."""
-    if _is_pair(item):
+    if _is_arrays(item):
+        if not item:
+            raise DataError(f"{whose} is empty: {EXPECTED}")
         z: Batch = tuple(_tensor(part, whose) for part in item)
     elif isinstance(item, Tensor) or hasattr(item, "__array__"):
         z = _tensor(item, whose)
-    elif hasattr(item, "__len__") and hasattr(item, "__getitem__"):
+    elif _is_dataset(item):
         z = _read_dataset(item, whose)
     else:
-        raise DataError(
-            f"{whose} is a {type(item).__name__}: expected an array, a tuple of arrays, a map-style dataset or a Stream"
-        )
+        raise DataError(f"{whose} is a {type(item).__name__}: {EXPECTED}")
     _check_lengths(z, whose)
     if has_target and len(leaves(z)) < 2:
         raise DataError(f"{whose} has no target: a model needs (input, target)")
-    for number, part in enumerate(leaves(z)):
-        _check_finite(part, f"{whose}, array {number}" if len(leaves(z)) > 1 else whose)
     return z
 
 
@@ -196,11 +214,13 @@ class Cast:
     device: torch.device
     has_target: bool
 
-    def __call__(self, z: Batch) -> Batch:
+    def __call__(self, z: Batch, whose: str) -> Batch:
         def to_problem(part: Tensor) -> Tensor:
             return part.to(self.device, self.dtype if part.is_floating_point() else part.dtype)
 
         z = map_batch(to_problem, z)
+        for number, part in enumerate(leaves(z)):
+            _check_finite(part, f"{whose}, array {number}" if len(leaves(z)) > 1 else whose)
         if self.has_target and not leaves(z)[-1].is_floating_point():
             z = (*leaves(z)[:-1], leaves(z)[-1].long())  # torch's losses take int64 only
         return z
@@ -226,10 +246,18 @@ def _signature(z: Batch) -> str:
     return parts[0] if isinstance(z, Tensor) else f"({', '.join(parts)})"
 
 
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, (tuple, list)) and any(
-        isinstance(part, Tensor) or hasattr(part, "__array__") for part in item
-    )
+def _is_arrays(item: Any) -> bool:
+    """(X, y), with X and y anything that can be an array; a list only if its parts are arrays already."""
+    if isinstance(item, list):
+        return bool(item) and all(isinstance(part, Tensor) or hasattr(part, "__array__") for part in item)
+    return isinstance(item, tuple)
+
+
+def _is_dataset(item: Any) -> bool:
+    """Something to read sample by sample: a map-style dataset, or a list of tuples (input, target)."""
+    if isinstance(item, list):
+        return all(isinstance(sample, (tuple, dict)) for sample in item)
+    return hasattr(item, "__len__") and hasattr(item, "__getitem__") and not isinstance(item, (str, bytes, dict))
 
 
 def _tensor(item: Any, whose: str) -> Tensor:
@@ -238,14 +266,15 @@ def _tensor(item: Any, whose: str) -> Tensor:
     else:
         try:
             array = np.ascontiguousarray(item)
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
             with warnings.catch_warnings():
                 # A read-only array (a memory map, say) is fine: nothing here writes to data.
                 warnings.filterwarnings("ignore", message=".*not writable.*")
                 tensor = torch.from_numpy(array.reshape(np.shape(item)))
         except (TypeError, ValueError) as error:
             raise DataError(f"{whose}: not an array of numbers ({error})") from error
-    if tensor.is_complex():
-        raise DataError(f"{whose}: complex numbers are not supported")
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise DataError(f"{whose}: complex numbers and sparse tensors are not supported")
     if tensor.ndim == 0:
         raise DataError(f"{whose}: a single number, expected an array with one row a sample")
     return tensor
@@ -257,7 +286,7 @@ def _read_dataset(item: Any, whose: str) -> Batch:
 
     count = len(item)
     if count == 0:
-        raise DataError(f"{whose} has no samples: every worker needs at least one")
+        raise DataError(f"{whose} has no samples")
     samples = [item[i] for i in range(count)]
     if isinstance(samples[0], dict):
         raise DataError(f"{whose}: its samples are dicts, expected tensors or tuples (input, target)")
@@ -284,7 +313,7 @@ def _check_lengths(z: Batch, whose: str) -> None:
     if len(set(lengths)) > 1:
         raise DataError(f"{whose}: its arrays have different lengths, {' and '.join(map(str, lengths))}")
     if lengths[0] == 0:
-        raise DataError(f"{whose} has no samples: every worker needs at least one")
+        raise DataError(f"{whose} has no samples")
 
 
 def _check_finite(part: Tensor, whose: str) -> None:
@@ -294,4 +323,5 @@ def _check_finite(part: Tensor, whose: str) -> None:
         good = torch.isfinite(part[first : first + 16 * PART]).reshape(part[first : first + 16 * PART].shape[0], -1)
         bad = (~good.all(dim=1)).nonzero()
         if len(bad):
-            raise DataError(f"{whose}, row {first + int(bad[0])}: NaN or infinite value")
+            kind = str(part.dtype).removeprefix("torch.")
+            raise DataError(f"{whose}, row {first + int(bad[0])}: NaN or infinite value (as {kind})")

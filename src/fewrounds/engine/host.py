@@ -11,7 +11,7 @@ from torch import Tensor
 from fewrounds.batch import Batch, batch_size, stack
 from fewrounds.data.sources import Source
 from fewrounds.draws import Draws
-from fewrounds.errors import DataError
+from fewrounds.errors import DataError, FewroundsError, ProblemError
 from fewrounds.problem import Problem
 
 Kept = dict[tuple[str, int], Tensor]
@@ -54,7 +54,15 @@ class Host:
         """The task's vectors, each [rows, d], block by block."""
         for first in range(0, len(workers), self.rows_at_once):
             block = workers[first : first + self.rows_at_once]
-            out = task(RowBlock(self, block), *vectors, **settings)
+            try:
+                out = task(RowBlock(self, block), *vectors, **settings)
+            except FewroundsError:
+                raise
+            except Exception as error:
+                name = getattr(task, "__name__", type(task).__name__)
+                reason = " ".join(str(error).split())[:300]
+                who = f"worker {block[0]}" if len(block) == 1 else f"workers {block[0]} to {block[-1]}"
+                raise ProblemError(f"round {self.round}, {who}: {name} failed: {reason}") from error
             parts = (out,) if isinstance(out, Tensor) else out
             yield block, tuple(part.expand(len(block), -1) for part in parts)
 

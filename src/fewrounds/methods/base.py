@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from fewrounds.errors import SettingError, nearest, whole_number
+from fewrounds.errors import SettingError, finite_number, nearest, whole_number
 from fewrounds.interfaces import Engine
 
 
@@ -55,15 +53,12 @@ class Method(ABC):
 
     def _checked(self, name: str, value: Any) -> Any:
         if name in ("eta", "eta_g"):
-            number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-            if not 0 < number < math.inf:
-                raise SettingError(f"{self.name}: {name} = {value!r}, must be a positive, finite number")
-            return number
+            return finite_number(f"{self.name}: {name}", value, positive=True)
         if name in ("K", "b", "b_tilde", "T"):
             return whole_number(f"{self.name}: {name}", value)
         if name in self.choices and value not in self.choices[name]:
             known = " or ".join(repr(choice) for choice in self.choices[name])
-            raise SettingError(f"{self.name}: {name} = {value!r}, must be {known}")
+            raise SettingError(f"{self.name}: {name} = {value!r}: must be {known}")
         return value
 
     @abstractmethod

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fewrounds.data.sources import size_of
-from fewrounds.errors import DataError, SettingError, whole_number
+from fewrounds.data.sources import list_workers, size_of
+from fewrounds.errors import SettingError, whole_number
 from fewrounds.methods.base import Method, method, method_class
 
 PAPER_BATCH = 16
 """b of the local methods in the paper's experiments."""
 
+MOST = 2**20
+"""Where the search for the greatest setting ends."""
 
-def for_budget(name: str, budget: int, *, workers: Sequence[Any], mode: str = "paper", **fixed: Any) -> Method:
+
+def for_budget(
+    name: str,
+    budget: int,
+    *,
+    workers: Sequence[Any] | Callable[[int], Any],
+    num_workers: int | None = None,
+    mode: str = "paper",
+    **fixed: Any,
+) -> Method:
     """The method with K and b set so that a worker spends `budget` gradients a round.
 
     mode = "paper" does as the paper's experiments: b = 16 and K = budget / 16 for the local methods, b = budget for
@@ -24,14 +35,14 @@ def for_budget(name: str, budget: int, *, workers: Sequence[Any], mode: str = "p
     mode = "strict" chooses the greatest K (of the others: b) whose cost, averaged over workers and rounds, is at
     most the budget, for every method.
 
-    `workers` is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be fixed too.
+    `workers` (and `num_workers`) is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be
+    fixed too.
     """
     budget = whole_number("budget", budget)
     if mode not in ("paper", "strict"):
         raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
-    sizes = [size_of(worker) for worker in workers]
-    if not sizes:
-        raise DataError("there are no workers: give the data of at least one")
+    items = list_workers(workers, num_workers)
+    sizes = [size_of(item, f"worker {p}") for p, item in enumerate(items)]
     cls = method_class(name)
     has = {field.name for field in dataclasses.fields(cls)}
     free = _free_setting(name, cls.local, has, fixed)
@@ -52,6 +63,9 @@ def for_budget(name: str, budget: int, *, workers: Sequence[Any], mode: str = "p
         if most < 1:
             raise SettingError(f"budget = {budget}: too small for {name}, one step costs {per_unit:g} gradients")
         return with_free(most)
+    # The cost grows with the free setting, but not evenly (T is rounded up): look from well above the budget down.
+    while with_free(most + 1).gradients_per_round(sizes) <= 2 * budget and most < MOST:
+        most = 2 * most + 1
     for value in range(most, 0, -1):
         chosen = with_free(value)
         if chosen.gradients_per_round(sizes) <= budget:
