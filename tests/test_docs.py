@@ -28,7 +28,7 @@ def test_the_code_of_a_page_runs_top_down(page: Path, tmp_path: Path, monkeypatc
     known = dict(base.REGISTRY)
     code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
     try:
-        exec(compile(code, page.name, "exec"), {"__name__": page.stem.replace("-", "_")})
+        exec(compile(code, page.name, "exec", dont_inherit=True), {"__name__": "page"})
     finally:
         base.REGISTRY.clear()
         base.REGISTRY.update(known)
@@ -60,3 +60,27 @@ def test_the_demo_ends_in_a_table_and_a_picture(tmp_path: Path) -> None:
     wrong = subprocess.run([*demo, "--q", "2"], capture_output=True, text=True)
     assert wrong.returncode == 2
     assert wrong.stderr.splitlines() == ["digits_demo: q = 2.0: must lie between 0 and 1"]
+
+
+def test_the_errors_shown_in_the_readme_are_the_real_ones() -> None:
+    import numpy as np
+    from torch import nn
+
+    import fewrounds as fr
+
+    def label() -> None:
+        problem = fr.Problem(nn.Linear(2, 3), loss=nn.functional.cross_entropy)
+        good = (np.ones((3, 2), dtype=np.float32), np.array([0, 1, 2]))
+        bad = (good[0], np.array([0, 1, 3]))
+        fr.train(problem, [good, bad], fr.MinibatchSGD(eta=0.1, b=1), 1)
+
+    mistakes = [
+        label,
+        lambda: fr.Problem(nn.Sequential(nn.Linear(2, 3), nn.Dropout()), loss=nn.functional.cross_entropy),
+        lambda: fr.method("bvr-lsgd", eta=0.1),
+    ]
+    shown = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("fewrounds.errors.")]
+    for mistake, line in zip(mistakes, shown, strict=True):
+        with pytest.raises(fr.FewroundsError) as caught:
+            mistake()
+        assert line == f"{type(caught.value).__module__}.{type(caught.value).__name__}: {caught.value}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def for_budget(
     gradients come on top.
 
     mode = "strict" chooses the greatest K (of the others: b) whose cost, averaged over workers and rounds, is at
-    most the budget, for every method.
+    most the budget, for every method. The local methods have b = 16, or √budget where that is less.
 
     `workers` (and `num_workers`) is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be
     fixed too.
@@ -47,7 +48,8 @@ def for_budget(
     has = {field.name for field in dataclasses.fields(cls)}
     free = _free_setting(name, cls.local, has, fixed)
     if free == "K" and "b" in has:
-        fixed = {"b": min(PAPER_BATCH, budget), **fixed}
+        # The theory wants b ≤ √budget; at the paper's budgets (256 and more) that is 16 and over.
+        fixed = {"b": min(PAPER_BATCH, budget if mode == "paper" else math.isqrt(budget)), **fixed}
 
     def with_free(value: int) -> Method:
         chosen = method(name, **{**fixed, free: value})
