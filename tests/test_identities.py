@@ -124,6 +124,16 @@ def test_unbiased_methods_reach_the_optimum(method: fr.Method) -> None:
     np.testing.assert_allclose(x, optimum(case), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["sarah", "bvr-l-sgd"])
+def test_b_tilde_of_the_mean_size_is_the_full_gradient(name: str) -> None:
+    """Line 3 of Algorithm 2: b̃ ≥ the mean size. At 4 with sizes 5, 3 and 4 it is full, at 3 it is sampled."""
+    case = quadratic(sizes=(5, 3, 4))
+    settings = {"eta": 0.05, "b": 2, "T": 3, **({"K": 2} if name == "bvr-l-sgd" else {})}
+    full, equal, less = (trace(case, fr.method(name, **settings, b_tilde=b_tilde), 6) for b_tilde in (None, 4, 3))
+    np.testing.assert_array_equal(equal, full)
+    assert abs(less - full).max() > 1e-3
+
+
 def test_mean_of_control_variates_is_c() -> None:
     """SCAFFOLD keeps c = mean_p c_p; at the optimum of full gradients c_p is each worker's gradient there."""
     case = per_worker_quadratic()
@@ -158,6 +168,19 @@ def test_theory_output_is_an_inner_iterate_of_a_random_round() -> None:
         counts[hits.index(True) - 1] += 1
     # 400 draws over 4 rounds: a chi-square above 27.9 has probability 4e-6 (3 degrees of freedom)
     assert ((counts - 100) ** 2 / 100).sum() < 27.9
+
+
+def test_local_gd_with_random_k_hat_answers_with_a_random_round() -> None:
+    case = quadratic(sizes=(3,), seed=5)
+    answers = []
+    for seed in range(60):
+        result = fr.train(
+            case.problem, case.workers, fr.LocalGD(eta=0.1, K=3, k_hat="random"), 4, x0=case.x0, seed=seed, trace=True,
+            progress=False,
+        )  # fmt: skip
+        answers.append([bool((result.x == x).all()) for x in result.trace].index(True))
+    # each of 4 rounds is missed by 60 draws with probability 3e-8
+    assert set(answers) == {1, 2, 3, 4}
 
 
 def test_theory_output_with_local_steps_is_the_drawn_inner_step() -> None:

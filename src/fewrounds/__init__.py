@@ -1,7 +1,7 @@
 """fewrounds: train one model across many workers with as few communication rounds as possible."""
 
 from fewrounds import models
-from fewrounds.data.sources import Stream
+from fewrounds.data.sources import Part, Stream
 from fewrounds.errors import CheckpointError, DataError, FewroundsError, ProblemError, SettingError
 from fewrounds.methods import (
     BVRLSGD,
@@ -30,6 +30,7 @@ __all__ = [
     "LocalSGD",
     "Method",
     "MinibatchSGD",
+    "Part",
     "Problem",
     "ProblemError",
     "Result",

@@ -1,4 +1,4 @@
-"""The paper's model, started as the paper starts it."""
+"""Models for experiments: the paper's, started as the paper starts it, and a small convolutional one."""
 
 from __future__ import annotations
 
@@ -23,3 +23,21 @@ def mlp(sizes: Sequence[int], seed: int = 0, activation: type[nn.Module] = nn.So
             linear.bias.zero_()
         layers += [linear, activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def cnn(shape: Sequence[int], classes: int, seed: int = 0) -> nn.Sequential:
+    """Two 3×3 convolutions (32, 64), max-pool, dense 128: a common small model for images [C, H, W]."""
+    channels, height, width = shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        )

@@ -22,6 +22,7 @@ from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine
 from fewrounds.engine.in_process import InProcess
 from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
+from fewrounds.interrupt import held_back
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import Method, State
 from fewrounds.problem import Problem
@@ -208,7 +209,10 @@ class _Run:
 
         committed = self.engine.committed
         saved_round, saved_at = done, time.monotonic()
-        with Progress(self.method.name, self.rounds, done, self.progress) as progress:
+        with (
+            Progress(self.method.name, self.rounds, done, self.progress) as progress,
+            held_back(checkpoints is not None) as interrupt,
+        ):
             if found is not None and done < self.rounds:
                 progress.say(f"continuing after round {done}")
             try:
@@ -239,6 +243,7 @@ class _Run:
                     if checkpoints and due:
                         checkpoints.save(snapshot())
                         saved_round, saved_at = done, time.monotonic()
+                    interrupt.check()
             except KeyboardInterrupt:
                 if checkpoints:
                     checkpoints.save(snapshot())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +38,22 @@ class Stream:
         self.evaluation_samples = whole_number("evaluation_samples", evaluation_samples)
 
 
+class Part:
+    """Some rows of arrays that workers share: `Part((X, y), index)`. The arrays are not copied, only indexed.
+
+    This is how many processes can train on one memory-mapped data set that each of them splits its own way.
+    """
+
+    def __init__(self, arrays: Any, index: Any) -> None:
+        self.arrays = arrays
+        self.index = np.asarray(index, dtype=np.int64)
+        if self.index.ndim != 1:
+            raise DataError(f"Part needs a list of row numbers, not an array of shape {list(self.index.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
 class Source(Protocol):
     """The data of one worker, as an engine sees it."""
 
@@ -57,11 +73,12 @@ class Source(Protocol):
 
 
 class Shard:
-    """Finite data: tensors with one row a sample."""
+    """Finite data: tensors with one row a sample, or the rows of them that an index names."""
 
-    def __init__(self, data: Batch) -> None:
+    def __init__(self, data: Batch, rows: Tensor | None = None) -> None:
         self.data = data
-        self._count = batch_size(data)
+        self._rows = rows
+        self._count = batch_size(data) if rows is None else len(rows)
 
     @property
     def size(self) -> float:
@@ -75,17 +92,28 @@ class Shard:
         return (self._gather(part) for part in torch.split(self._indices(rng, (n,)), PART))
 
     def everything(self) -> Iterator[Batch]:
+        if self._rows is not None:
+            yield from (
+                self._gather(rows) for rows in torch.split(torch.arange(self._count, device=self._device), PART)
+            )
+            return
         for first in range(0, self._count, PART):
             yield map_batch(lambda part, first=first: part[first : first + PART], self.data)  # type: ignore[misc]
 
     def fingerprint(self) -> str:
-        return fingerprint_of(self.data)
+        return fingerprint_of(self.everything())
+
+    @property
+    def _device(self) -> torch.device:
+        return leaves(self.data)[0].device
 
     def _indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
         index = torch.from_numpy(rng.integers(self._count, size=shape, dtype=np.int64))
-        return index.to(leaves(self.data)[0].device, non_blocking=True)
+        return index.to(self._device, non_blocking=True)
 
     def _gather(self, index: Tensor) -> Batch:
+        if self._rows is not None:
+            index = self._rows.index_select(0, index)
         return map_batch(lambda part: part.index_select(0, index), self.data)
 
 
@@ -103,7 +131,7 @@ class StreamSource:
         self._held = list(self.sample(evaluation_rng, stream.evaluation_samples))
         evaluation_rng.bit_generator.state = state
         again = next(self.sample(evaluation_rng, stream.evaluation_samples))
-        if fingerprint_of(again) != fingerprint_of(self._held[0]):
+        if fingerprint_of([again]) != fingerprint_of(self._held[:1]):
             raise DataError(f"{whose}: draw(n, rng) gave other samples for the same rng; draw from rng only")
 
     def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
@@ -116,7 +144,7 @@ class StreamSource:
         return iter(self._held)
 
     def fingerprint(self) -> str:
-        return "stream " + fingerprint_of(self._held[0])
+        return "stream " + fingerprint_of(self._held[:1])
 
     def _draw(self, rng: np.random.Generator, n: int) -> Batch:
         z = read_batch(self._stream.draw(n, rng), self._whose, has_target=self._cast.has_target)
@@ -142,9 +170,17 @@ def load_workers(
     items = list_workers(workers, num_workers)
     sources: list[Source] = []
     first: Batch | None = None
+    example: Batch | None
+    shared: dict[int, tuple[Batch, Batch]] = {}
     for p, item in enumerate(items):
         whose = f"worker {p}"
-        if isinstance(item, Stream):
+        if isinstance(item, Part):
+            if id(item.arrays) not in shared:  # read and cast what the workers share once
+                raw = read_batch(item.arrays, whose, has_target=cast.has_target)
+                shared[id(item.arrays)] = raw, cast(raw, whose)
+            example, data = shared[id(item.arrays)]
+            sources.append(Shard(data, _rows_of(item, batch_size(data), whose).to(cast.device)))
+        elif isinstance(item, Stream):
             stream = StreamSource(item, whose, evaluation_rng(p), cast)
             sources.append(stream)
             example = stream.first
@@ -155,6 +191,15 @@ def load_workers(
         first = example if first is None else first
         check_alike(example, first, whose, "worker 0")
     return sources
+
+
+def _rows_of(part: Part, count: int, whose: str) -> Tensor:
+    if len(part) == 0:
+        raise DataError(f"{whose} has no samples")
+    if part.index.min() < 0 or part.index.max() >= count:
+        wrong = part.index.min() if part.index.min() < 0 else part.index.max()
+        raise DataError(f"{whose} asks for row {wrong}, but the arrays have rows 0 to {count - 1}")
+    return torch.from_numpy(part.index)
 
 
 def list_workers(workers: Sequence[Any] | Callable[[int], Any], num_workers: int | None) -> list[Any]:
@@ -233,11 +278,13 @@ def check_alike(z: Batch, other: Batch, whose: str, other_name: str) -> None:
         raise DataError(f"{whose} has samples {mine}, but {other_name} has {theirs}: they must be the same")
 
 
-def fingerprint_of(z: Batch) -> str:
+def fingerprint_of(batches: Iterable[Batch]) -> str:
     """A digest of shapes, types and contents."""
-    digest = hashlib.sha256(_signature(z).encode())
-    for part in leaves(z):
-        digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    digest = hashlib.sha256()
+    for z in batches:
+        digest.update(f"{_signature(z)}{batch_size(z)}".encode())
+        for part in leaves(z):
+            digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

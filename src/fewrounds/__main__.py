@@ -1,0 +1,3 @@
+from fewrounds.cli import main
+
+main()

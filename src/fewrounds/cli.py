@@ -1,0 +1,169 @@
+"""The command line. Heavy imports wait until a command needs them, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fewrounds.errors import FewroundsError, SettingError
+
+if TYPE_CHECKING:
+    from fewrounds.experiment.config import Experiment
+
+app = typer.Typer(
+    help="Train one model across many workers with as few communication rounds as possible.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+File = Annotated[Path, typer.Argument(help="An experiment file (TOML).", show_default=False)]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The folder of results (runs/NAME by default).", show_default=False),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Processes (one a core by default).", show_default=False)
+]
+
+
+@app.command()
+def run(
+    file: File,
+    output: Output = None,
+    sets: Sets = None,
+    jobs: Jobs = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid and what it will take, and stop.")] = False,
+) -> None:
+    """Run an experiment. Stopped at any time, the same command goes on; what is there already is not run again."""
+    from fewrounds.experiment.config import load_experiment
+
+    experiment = load_experiment(file, sets)
+    folder = output or Path("runs") / experiment.name
+    if dry_run:
+        _show_estimate(experiment, folder, jobs)
+    else:
+        _run(experiment, folder, jobs)
+        print(f"\nResults: {folder}   (a page of figures: fewrounds report {folder})")
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A folder of results.", show_default=False)]) -> None:
+    """Write a page of figures, and the figures as PNG and PDF, into a folder of results."""
+    from fewrounds.experiment.summary import write_page
+
+    print(f"Page: {write_page(folder)}")
+
+
+@app.command()
+def reproduce(
+    preset: Annotated[str, typer.Option(help="paper, paper-small or paper-tiny.")] = "paper",
+    output: Output = None,
+    sets: Sets = None,
+    jobs: Jobs = None,
+) -> None:
+    """Run the paper's experiments on CIFAR-10 (days on a small machine; resumable) and write their page."""
+    from fewrounds.experiment.config import load_experiment
+    from fewrounds.experiment.summary import write_page
+
+    experiment = load_experiment(_preset(preset), sets)
+    folder = output or Path("runs") / experiment.name
+    _run(experiment, folder, jobs)
+    print(f"\nPage: {write_page(folder)}")
+
+
+@app.command()
+def partition(
+    file: File,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to put the picture (beside nothing else).", show_default=False),
+    ] = None,
+    sets: Sets = None,
+) -> None:
+    """Print, and draw, how many samples of each class every worker gets."""
+    from fewrounds.experiment.config import load_experiment
+    from fewrounds.experiment.summary import show_partitions
+
+    experiment = load_experiment(file, sets)
+    show_partitions(experiment, output or Path(f"{experiment.name}-partition.png"))
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="A data set to fetch.", show_default=False)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the data sets that are known.")] = False,
+) -> None:
+    """Fetch a data set into the cache, or list what is there."""
+    from fewrounds.experiment.summary import fetch_data, list_data
+
+    if list_ == (name is not None):
+        raise SettingError("give the name of a data set, or --list")
+    if name is None:
+        list_data()
+    else:
+        fetch_data(name)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"fewrounds {installed('fewrounds')}")
+        raise typer.Exit
+
+
+def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
+    from fewrounds.experiment import trackers
+    from fewrounds.experiment.runner import run_experiment
+    from fewrounds.experiment.store import Store
+    from fewrounds.experiment.summary import show_results
+
+    trackers.check(experiment.track)
+    runner = run_experiment(experiment, folder, jobs)
+    trackers.log(experiment.track, Store(folder), experiment.name)
+    show_results(folder)
+    for run, reason in runner.failures.items():
+        print(f"failed: {runner.specs[run].label()}: {reason}", file=sys.stderr)
+
+
+def _show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> None:
+    from fewrounds.experiment.summary import show_estimate
+
+    show_estimate(experiment, folder, jobs)
+
+
+def _preset(name: str) -> Path:
+    """The file of a preset: beside the package when it is installed, in experiments/ of a checkout."""
+    package = Path(__file__).parent
+    folders = [package / "presets", package.parent.parent / "experiments"]
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    known = sorted(path.stem for path in folder.glob("paper*.toml"))
+    if name not in known:
+        from fewrounds.errors import nearest
+
+        raise SettingError(f"there is no preset {name!r}; {nearest(name, known)}")
+    return folder / f"{name}.toml"
+
+
+def main() -> None:
+    """Run the command; a mistake is one line and exit code 2."""
+    try:
+        app()
+    except FewroundsError as error:
+        print(f"fewrounds: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Experiment files: TOML, checked key by key. A list is a grid axis."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fewrounds.errors import SettingError, nearest
+from fewrounds.methods.base import REGISTRY, method_class
+
+T = TypeVar("T")
+
+
+def _as_list(value: Any) -> Any:
+    if value == []:
+        raise ValueError("an empty list: give at least one value")
+    return value if isinstance(value, list) else [value]
+
+
+Axis = Annotated[list[T], BeforeValidator(_as_list)]
+"""One value, or a list of them: then the experiment runs for each."""
+
+
+def _known_method(name: str) -> str:
+    if name not in REGISTRY:
+        raise ValueError(f"there is no method {name!r}; {nearest(name, REGISTRY)}")
+    return name
+
+
+MethodName = Annotated[str, AfterValidator(_known_method)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    """Where the samples come from."""
+
+    source: Axis[str] = Field(default=["digits"])
+    label: str | None = None
+    """The column of a table that holds the label."""
+    test: str | None = None
+    """A second file with the test samples."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    id_column: str | None = None
+    """The column that says whose a sample is, for the natural split."""
+    equalise: bool = True
+    """Keep equally many samples of every class, as the paper does."""
+    limit: Count | None = None
+    """Keep only this many training samples of every class."""
+
+
+class Partition(Section):
+    """How they are split over the workers."""
+
+    kind: Axis[Literal["class-skew", "iid", "dirichlet", "shards", "pathological", "natural"]] = Field(
+        default=["class-skew"]
+    )
+    workers: Axis[Count] | None = None
+    """The number of workers; one a class by default with class-skew."""
+    q: Axis[Fraction] | None = None
+    alpha: Axis[Positive] | None = None
+    shards_per_worker: Axis[Count] | None = None
+    classes_per_worker: Axis[Count] | None = None
+    seed: Axis[int] = Field(default=[0])
+
+
+class Model(Section):
+    """What is trained."""
+
+    kind: str = "mlp"
+    """"mlp", "cnn", or "package.module:function" for a function(shape, classes, seed) that returns a torch module."""
+    hidden: list[Count] = [100]
+    activation: Literal["softplus", "relu", "tanh"] = "softplus"
+    l2: Axis[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default=[0.0])
+
+
+class Train(Section):
+    """How."""
+
+    method: Axis[MethodName]
+    rounds: Axis[Count]
+    eta: Axis[Positive] | None = None
+    """Step sizes that are run as they are; leave it out to have them chosen by [tuning]."""
+    budget: Axis[Count] | None = None
+    """Single-sample gradients per worker and round; sets K and b."""
+    budget_mode: Axis[Literal["paper", "strict"]] = Field(default=["paper"])
+    seed: Axis[int] = Field(default=[1])
+    weights: Axis[Literal["uniform", "size"]] = Field(default=["uniform"])
+    evaluate_every: Count | None = None
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class Tuning(Section):
+    """The choice of eta: for every method, split and budget, on seeds of its own."""
+
+    eta: Annotated[list[Positive], Field(min_length=1)]
+    seed: Axis[int] = Field(default=[0])
+    rule: str = "paper"
+    """"paper", "final-loss", or a column of the history with a direction, such as "test_accuracy:max"."""
+    last: Count = 100
+    """How many of the last rounds the paper's rule looks at."""
+
+
+class Track(Section):
+    """Also log the results elsewhere."""
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    """The tracking URI, such as a folder."""
+
+
+class Experiment(Section):
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    description: str = ""
+    data: Data = Data()
+    partition: Partition = Partition()
+    model: Model = Model()
+    train: Train
+    methods: dict[MethodName, dict[str, Any]] = {}
+    """Settings of single methods: [methods.bvr-l-sgd] form = "theory"."""
+    tuning: Tuning | None = None
+    track: Track = Track()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        if (self.tuning is None) == (self.train.eta is None):
+            raise ValueError("give either train.eta or a [tuning] section, which chooses it")
+        if self.tuning is not None and set(self.tuning.seed) & set(self.train.seed):
+            both = sorted(set(self.tuning.seed) & set(self.train.seed))
+            raise ValueError(f"tuning.seed and train.seed share {both}: tuning and reported runs need different seeds")
+        if "class-skew" in self.partition.kind and self.partition.q is None:
+            raise ValueError("partition.q is missing: the class-skew split needs it")
+        for name, settings in self.methods.items():
+            known = set(method_class(name).__dataclass_fields__)
+            for key in settings:
+                if key not in known:
+                    raise ValueError(f"methods.{name}: unknown key {key!r}; {nearest(key, known)}")
+        return self
+
+
+def load_experiment(path: str | Path, overrides: list[str] | None = None) -> Experiment:
+    """Read and check an experiment file; `overrides` are of the form section.key=value."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{path}: {error}") from None
+    for override in overrides or []:
+        _apply(content, override)
+    try:
+        return Experiment.model_validate(content)
+    except ValidationError as error:
+        raise SettingError(f"{path}: {explain(error)}") from None
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise SettingError(f"--set {override!r}: expected section.key=value, such as train.rounds=100")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()  # a bare word is a string
+    place = content
+    for part in parts[:-1]:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise SettingError(f"--set {override!r}: {part!r} is no section")
+    place[parts[-1]] = parsed
+
+
+def explain(error: ValidationError) -> str:
+    """The first mistake in one line: the key, what it is, and what would be right."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"] if not isinstance(part, int)]
+    key = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        section: Any = Experiment
+        for part in place[:-1]:
+            section = section.model_fields[part].annotation
+            section = next((a for a in getattr(section, "__args__", ()) if isinstance(a, type)), section)
+        return f"unknown key {key!r}; {nearest(place[-1], section.model_fields)}"
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if not key:
+        return message
+    given = first["input"]
+    shown = "" if isinstance(given, dict) else f" = {given!r}"
+    return f"{key}{shown}: {message}"

@@ -1,0 +1,73 @@
+"""What an experiment will take, before it is run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fewrounds.experiment import grid
+from fewrounds.experiment.config import Experiment
+from fewrounds.experiment.grid import RunSpec
+from fewrounds.experiment.store import Store
+from fewrounds.experiment.work import data_digest, execute, method_of, parts_of, prepare, problem_of
+
+
+@dataclass(frozen=True)
+class Estimate:
+    cells: int
+    tuning_runs: int
+    report_runs: int
+    known: int
+    """Runs whose results are there already."""
+    gradients: float
+    seconds: float
+    """On one core."""
+    bytes: int
+
+
+def estimate(experiment: Experiment, store: Store) -> Estimate:
+    """Counts are exact; the time is measured on two rounds of every method and scaled, so it is rough."""
+    cells = grid.cells(experiment)
+    eta = experiment.tuning.eta[0] if experiment.tuning else None
+    rates: dict[str, tuple[float, float]] = {}
+    gradients = seconds = 0.0
+    disk = known = tuning = report = 0
+    for cell in cells:
+        tuned = grid.tuning_runs(experiment, cell)
+        reported = grid.report_runs(experiment, cell, eta)
+        tuning, report = tuning + len(tuned), report + len(reported)
+        method_name = cell.train["method"]
+        example = reported[0]
+        sizes = [len(rows) for rows in parts_of(example)]
+        if method_name not in rates:
+            rates[method_name] = _measure(example)
+        per_gradient, per_evaluation = rates[method_name]
+        rounds = cell.train["rounds"]
+        one_run = method_of(example).gradients_per_round(sizes) * len(sizes) * rounds
+        every = cell.train["evaluate_every"] or max(1, rounds // 100)
+        evaluations = rounds // every + cell.train["evaluate_last"]
+        digest = data_digest(example)
+        there = sum(store.is_done(spec.fingerprint(digest)) for spec in tuned)
+        if not experiment.tuning:
+            there += sum(store.is_done(spec.fingerprint(digest)) for spec in reported)
+        known += there
+        to_do = len(tuned) + len(reported) - there
+        gradients += to_do * one_run
+        seconds += to_do * (one_run * per_gradient + evaluations * per_evaluation)
+        # a history row takes about 100 bytes in Parquet; a running run keeps two checkpoints of its vectors
+        disk += to_do * (evaluations * 100 + 12_000)
+    if cells:
+        disk += 2 * 2 * 4 * problem_of(grid.with_values(cells[0], 0.1, 0, "")).dim * 4
+    return Estimate(len(cells), tuning, report, known, gradients, seconds, disk)
+
+
+def _measure(spec: RunSpec) -> tuple[float, float]:
+    """Seconds per gradient and per evaluation, on two rounds."""
+    prepare(spec.data)
+    execute(spec, rounds=1)  # warm-up
+    began = time.perf_counter()
+    result = execute(spec, rounds=2)
+    elapsed = time.perf_counter() - began
+    training = result.rows[-1]["seconds"]
+    evaluations = len(result.rows)
+    return training / sum(result.ledger.gradients), max(0.0, elapsed - training) / (evaluations + 1)

@@ -1,0 +1,144 @@
+"""The runs of an experiment: every combination of the values on its axes."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fewrounds.experiment.config import Experiment
+from fewrounds.methods.base import method_class
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, every setting a single value."""
+
+    data: dict[str, Any]
+    partition: dict[str, Any]
+    model: dict[str, Any]
+    train: dict[str, Any]
+    """method, rounds, eta, budget, budget_mode, seed, weights, evaluate_every, evaluate_last, dtype"""
+    settings: dict[str, Any]
+    """Further settings of the method."""
+    role: str = field(default="report", compare=False)
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result."""
+        return {
+            "data": self.data,
+            "partition": self.partition,
+            "model": self.model,
+            "train": self.train,
+            "settings": self.settings,
+        }
+
+    def fingerprint(self, data: str) -> str:
+        """The name of the run: a digest of its settings, its data and the code of its method."""
+        content = {**self.identity(), "data_digest": data, "code": code_digest(self.train["method"]), "format": FORMAT}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def cell(self) -> dict[str, Any]:
+        """What tells this run from others but for eta and seed: runs of one cell are tuned and averaged together."""
+        train = {key: value for key, value in self.train.items() if key not in ("eta", "seed")}
+        return {**self.identity(), "train": train}
+
+    def label(self) -> str:
+        """A short name for progress lines."""
+        words = [self.train["method"]]
+        for key in ("q", "alpha"):
+            if self.partition.get(key) is not None:
+                words.append(f"{key}={self.partition[key]:g}")
+        if self.train["budget"] is not None:
+            words.append(f"budget={self.train['budget']}")
+        return " ".join([*words, f"eta={self.train['eta']:g}", f"seed={self.train['seed']}"])
+
+
+@cache
+def code_digest(method: str) -> str:
+    """A digest of the code that decides a method's iterates: its own file, and what methods share."""
+    import fewrounds.draws
+    import fewrounds.methods.budget
+    import fewrounds.methods.stages
+    import fewrounds.methods.tasks
+
+    own = inspect.getmodule(method_class(method))
+    shared = [fewrounds.draws, fewrounds.methods.budget, fewrounds.methods.stages, fewrounds.methods.tasks]
+    digest = hashlib.sha256()
+    for module in [own, *shared]:
+        assert module is not None, "a registered method lives in a module"
+        digest.update(inspect.getsource(module).encode())
+    return digest.hexdigest()
+
+
+def cells(experiment: Experiment) -> list[RunSpec]:
+    """One spec for each combination of all axes but eta and seed, which are still to be filled in."""
+    e = experiment
+    last = e.tuning.last if e.tuning is not None and e.tuning.rule == "paper" else 1
+    out = []
+    for data, partition, model, train in itertools.product(
+        _combinations(e.data), _combinations(e.partition), _combinations(e.model), _combinations(e.train, "eta", "seed")
+    ):
+        settings = dict(e.methods.get(train["method"], {}))
+        train = {**train, "evaluate_last": min(last, train["rounds"])}
+        out.append(RunSpec(data, _relevant(partition), model, train, settings))
+    return _without_repeats(out)
+
+
+def with_values(cell: RunSpec, eta: float, seed: int, role: str) -> RunSpec:
+    return RunSpec(cell.data, cell.partition, cell.model, {**cell.train, "eta": eta, "seed": seed}, cell.settings, role)
+
+
+def tuning_runs(experiment: Experiment, cell: RunSpec) -> list[RunSpec]:
+    if experiment.tuning is None:
+        return []
+    tuning = experiment.tuning
+    return [with_values(cell, eta, seed, "tuning") for eta in tuning.eta for seed in tuning.seed]
+
+
+def report_runs(experiment: Experiment, cell: RunSpec, eta: float | None) -> list[RunSpec]:
+    """The reported runs of a cell; eta is the chosen one, or None to run every eta of the file."""
+    etas = experiment.train.eta if eta is None else [eta]
+    assert etas is not None, "without tuning, train.eta is there"
+    return [with_values(cell, eta, seed, "report") for eta in etas for seed in experiment.train.seed]
+
+
+def _combinations(section: Any, *left_out: str) -> list[dict[str, Any]]:
+    """Every combination of a section's axes, as plain values."""
+    axes: dict[str, list[Any]] = {}
+    for name, info in type(section).model_fields.items():
+        if name in left_out:
+            continue
+        value = getattr(section, name)
+        is_axis = isinstance(value, list) and "BeforeValidator" in repr(info)
+        axes[name] = value if is_axis else [value]
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+RELEVANT = {
+    "class-skew": {"q"},
+    "dirichlet": {"alpha"},
+    "shards": {"shards_per_worker"},
+    "pathological": {"classes_per_worker"},
+    "iid": set(),
+    "natural": set(),
+}
+
+
+def _relevant(partition: dict[str, Any]) -> dict[str, Any]:
+    """Only the settings this kind of split uses: another alpha makes no other class-skew split."""
+    used = RELEVANT[partition["kind"]] | {"kind", "workers", "seed"}
+    return {key: value if key in used else None for key, value in partition.items()}
+
+
+def _without_repeats(specs: list[RunSpec]) -> list[RunSpec]:
+    seen: dict[str, RunSpec] = {}
+    for spec in specs:
+        seen.setdefault(json.dumps(spec.identity(), sort_keys=True), spec)
+    return list(seen.values())

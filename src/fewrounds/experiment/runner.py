@@ -1,0 +1,262 @@
+"""Runs an experiment: every run in a process of its own kind of pool, each saved as it ends, none twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from fewrounds.errors import CheckpointError, FewroundsError
+from fewrounds.experiment import grid, tuning
+from fewrounds.experiment.config import Experiment
+from fewrounds.experiment.grid import RunSpec
+from fewrounds.experiment.progress import GridProgress
+from fewrounds.experiment.store import DONE, ResultsError, Store, now
+from fewrounds.experiment.work import data_digest
+
+ATTEMPTS = 2
+"""How often a run is tried whose process dies."""
+
+# ---------------------------------------------------------------------- in a worker process
+
+_messages: Any = None
+_running = False
+
+
+def _start_process(messages: Any) -> None:
+    global _messages
+    _messages = messages
+    import torch
+
+    torch.set_num_threads(1)
+    # The parent passes Ctrl-C on as SIGTERM, so that every run is saved whoever was sent the signal.
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    if _running:
+        raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed leaves no runs behind that would hold on to their folders."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(run: str, spec: RunSpec, folder: str) -> tuple[str, str]:
+    """Do one run and save it. Returns its outcome and a reason; only a folder that cannot be written ends the rest."""
+    from fewrounds.experiment.work import execute
+
+    global _running
+    store = Store(folder)
+    last = 0.0
+
+    def tell(record: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.5:
+            last = time.monotonic()
+            _messages.put((run, record.round))
+
+    began = now()
+    try:
+        _running = True
+        result = execute(spec, checkpoint=store.run_folder(run) / "checkpoint", callbacks=(tell,))
+    except KeyboardInterrupt:
+        return "interrupted", ""
+    except (CheckpointError, OSError) as error:
+        return "unwritable", str(error)
+    except Exception as error:
+        reason = str(error) if isinstance(error, FewroundsError) else f"{type(error).__name__}: {error}"
+        reason = " ".join(reason.split())[:300]
+        store.save_run(
+            run, {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}, None
+        )
+        return "failed", reason
+    finally:
+        _running = False
+    settings = result.method.settings()
+    record = {
+        "run": run,
+        **spec.identity(),
+        "outcome": result.outcome,
+        "reason": "",
+        "K": settings.get("K"),
+        "b": settings.get("b"),
+        "method_settings": settings,
+        "workers": len(result.ledger.gradients),
+        "ledger": result.ledger.to_json(),
+        "began": began,
+        "ended": now(),
+    }
+    try:
+        store.save_run(run, record, result.history)
+    except ResultsError as error:
+        return "unwritable", str(error)
+    return result.outcome, f"train loss {result.rows[-1]['train_loss']:.4g}"
+
+
+# ---------------------------------------------------------------------- in the parent
+
+
+class Runner:
+    """The runs of an experiment, in order: a cell's tuning runs first, then, with the chosen step size, its others."""
+
+    def __init__(self, experiment: Experiment, store: Store, jobs: int) -> None:
+        self.experiment = experiment
+        self.store = store
+        self.jobs = jobs
+        self.specs: dict[str, RunSpec] = {}
+        self.chosen: list[dict[str, Any]] = []
+        self.failures: dict[str, str] = {}
+        self._tuning: list[tuple[RunSpec, dict[str, RunSpec]]] = []
+        self._queue: deque[str] = deque()
+        self._attempts: dict[str, int] = {}
+
+    def run(self) -> None:
+        for cell in grid.cells(self.experiment):
+            tried = self._add(grid.tuning_runs(self.experiment, cell))
+            if tried:
+                self._tuning.append((cell, tried))
+            else:
+                self._add(grid.report_runs(self.experiment, cell, None))
+        to_come = len(self._tuning) * len(self.experiment.train.seed)
+        self._choose()
+        self._save_grid()
+        with GridProgress(self.specs, to_come - len(self.chosen) * len(self.experiment.train.seed)) as progress:
+            for run in self.specs:
+                if run not in self._queue:
+                    progress.end(run, "", known=True)
+            while self._queue:
+                self._run_pool(progress)
+        self._save_grid()
+
+    def _add(self, specs: list[RunSpec]) -> dict[str, RunSpec]:
+        added = {spec.fingerprint(data_digest(spec)): spec for spec in specs}
+        for run, spec in added.items():
+            self.specs[run] = spec
+            if not self.store.is_done(run):
+                self._queue.append(run)
+        return added
+
+    def _choose(self) -> None:
+        """Choose the step size of every cell whose tuning has ended, and add its reported runs."""
+        assert self.experiment.tuning is not None or not self._tuning
+        for cell, tried in list(self._tuning):
+            if any(run not in self.failures and not self.store.is_done(run) for run in tried):
+                continue
+            self._tuning.remove((cell, tried))
+            choice = self._choice(cell, tried)
+            self.chosen.append(choice)
+            if choice["eta"] is not None:
+                self._add(grid.report_runs(self.experiment, cell, choice["eta"]))
+
+    def _choice(self, cell: RunSpec, tried: dict[str, RunSpec]) -> dict[str, Any]:
+        how = self.experiment.tuning
+        assert how is not None
+        results: dict[float, list[tuple[float, float]]] = {}
+        for run, spec in tried.items():
+            record = self.store.record(run)
+            if record is None or record["outcome"] not in DONE:
+                continue
+            history = self.store.history(run)
+            value = tuning.score(history, record["outcome"], how.rule, how.last)
+            results.setdefault(spec.train["eta"], []).append((value, float(history["train_loss"].iloc[-1])))
+        cell_columns = {
+            "dataset": cell.data["source"],
+            "partition": cell.partition["kind"],
+            "q": cell.partition["q"],
+            "alpha": cell.partition["alpha"],
+            **{key: cell.train[key] for key in ("method", "budget", "budget_mode", "rounds")},
+        }
+        return {**cell_columns, **(tuning.choose(results) if results else {"eta": None})}
+
+    def _save_grid(self) -> None:
+        self.store.save_grid(self.specs, self.experiment.model_dump(mode="json"), self.chosen)
+
+    def _run_pool(self, progress: GridProgress) -> None:
+        """Work off the queue. Returns when it is empty or a process has died; then a new pool goes on."""
+        context = multiprocessing.get_context("spawn")
+        messages = context.Queue()
+        under_way: dict[Future[tuple[str, str]], str] = {}
+        with ProcessPoolExecutor(
+            self.jobs, mp_context=context, initializer=_start_process, initargs=(messages,)
+        ) as pool:
+            try:
+                while self._queue or under_way:
+                    while self._queue and len(under_way) < self.jobs:
+                        run = self._queue.popleft()
+                        future = pool.submit(_run, run, self.specs[run], str(self.store.folder))
+                        under_way[future] = run
+                    ended, _ = wait(under_way, timeout=0.3, return_when=FIRST_COMPLETED)
+                    while not messages.empty():
+                        progress.at(*messages.get())
+                    for future in ended:
+                        self._ended(under_way.pop(future), future, progress)
+            except BrokenProcessPool:
+                self._retry(list(under_way.values()), progress)
+            except BaseException:
+                for process in multiprocessing.active_children():
+                    process.terminate()  # SIGTERM: a run saves a checkpoint and ends
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _ended(self, run: str, future: Future[tuple[str, str]], progress: GridProgress) -> None:
+        try:
+            outcome, reason = future.result()
+        except BrokenProcessPool:
+            self._queue.appendleft(run)
+            self._attempts[run] = self._attempts.get(run, 0) + 1
+            raise
+        if outcome == "unwritable":
+            raise ResultsError(reason)
+        if outcome == "interrupted":
+            raise KeyboardInterrupt
+        if outcome == "failed":
+            self.failures[run] = reason
+        progress.end(run, f"{outcome}, {reason}")
+        if self.specs[run].role == "tuning":
+            known = set(self.specs)
+            self._choose()
+            progress.add({new: self.specs[new] for new in self.specs if new not in known})
+            self._save_grid()
+
+    def _retry(self, runs: list[str], progress: GridProgress) -> None:
+        """A process died. Its run is tried once more, from its checkpoint, and then given up."""
+        for run in runs:
+            self._attempts[run] = self._attempts.get(run, 0) + 1
+            if run not in self._queue:
+                self._queue.append(run)
+        for run in list(self._queue):
+            if self._attempts.get(run, 0) >= ATTEMPTS:
+                self._queue.remove(run)
+                reason = "its process died twice (killed, or out of memory)"
+                self.failures[run] = reason
+                spec = self.specs[run]
+                record = {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
+                self.store.save_run(run, record, None)
+                progress.end(run, f"failed, {reason}")
+        if any(self._tuning):
+            self._choose()
+
+
+def run_experiment(experiment: Experiment, folder: str | Path, jobs: int | None = None) -> Runner:
+    """Run what has not been run yet. Stopped at any time, the same call goes on."""
+    if experiment.tuning is not None:
+        tuning.check_rule(experiment.tuning.rule)
+    store = Store(folder)
+    with store.open(experiment.name):
+        runner = Runner(experiment, store, jobs or os.cpu_count() or 1)
+        runner.run()
+    return runner

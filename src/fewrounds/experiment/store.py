@@ -1,0 +1,201 @@
+"""A folder of results: one Parquet file and one JSON file a run, and a list of the runs that belong together."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import filelock
+
+from fewrounds.errors import FewroundsError
+from fewrounds.experiment.grid import RunSpec
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT = 1
+DONE = ("finished", "diverged")
+
+
+class ResultsError(FewroundsError):
+    """A results folder cannot be read or written."""
+
+
+class Store:
+    """The results of an experiment on disk. A run is there when its JSON is; the JSON is written last."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[None]:
+        """Create or take over the folder, and keep other processes off it."""
+        with one_line(f"cannot use {self.folder} for results"):
+            existing = self.folder / "results.json"
+            if self.folder.exists() and not self.folder.is_dir():
+                raise ResultsError(f"{self.folder} is a file: choose a folder for the results")
+            if self.folder.is_dir() and any(self.folder.iterdir()) and not existing.exists():
+                raise ResultsError(f"{self.folder} is not empty and holds no results: choose another folder")
+            (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / "lock", blocking=False)
+            try:
+                lock.acquire()
+            except filelock.Timeout:
+                raise ResultsError(f"{self.folder} is in use by another run: choose another folder") from None
+            if existing.exists():
+                self.check_version()
+            else:
+                write_json(existing, {"format": FORMAT, "name": name, "created": now()})
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check_version(self) -> dict[str, Any]:
+        path = self.folder / "results.json"
+        if not path.exists():
+            raise ResultsError(f"{self.folder} is no folder of results: run `fewrounds run FILE` first")
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{path} cannot be read: {error}") from None
+        if content.get("format") != FORMAT:
+            found = content.get("format")
+            raise ResultsError(f"{self.folder} has results of format {found}, this version reads {FORMAT}")
+        return content
+
+    # ------------------------------------------------------------------ runs
+
+    def run_folder(self, run: str) -> Path:
+        return self.folder / "runs" / run
+
+    def record(self, run: str) -> dict[str, Any] | None:
+        """What is known of a run, or None if it has not ended."""
+        try:
+            content: dict[str, Any] = json.loads((self.run_folder(run) / "run.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return content
+
+    def is_done(self, run: str) -> bool:
+        record = self.record(run)
+        return record is not None and record["outcome"] in DONE
+
+    def history(self, run: str) -> pandas.DataFrame:
+        import pandas
+
+        return pandas.read_parquet(self.run_folder(run) / "history.parquet")
+
+    def save_run(self, run: str, record: dict[str, Any], history: pandas.DataFrame | None) -> None:
+        folder = self.run_folder(run)
+        with one_line(f"cannot write {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            if history is not None:
+                temporary = folder / "history.parquet.tmp"
+                history.to_parquet(temporary, index=False)
+                temporary.replace(folder / "history.parquet")
+            write_json(folder / "run.json", record)
+            shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+    # ------------------------------------------------------------------ the experiment
+
+    def save_grid(self, runs: dict[str, RunSpec], experiment: dict[str, Any], chosen: list[dict[str, Any]]) -> None:
+        """Which runs belong to the experiment as it was last run, and the step sizes that were chosen."""
+        content = {
+            "experiment": experiment,
+            "runs": {run: {"role": spec.role, **spec.identity()} for run, spec in runs.items()},
+            "chosen": chosen,
+            "environment": environment(),
+            "updated": now(),
+        }
+        with one_line(f"cannot write {self.folder}"):
+            write_json(self.folder / "grid.json", content)
+
+    def grid(self) -> dict[str, Any]:
+        self.check_version()
+        try:
+            content: dict[str, Any] = json.loads((self.folder / "grid.json").read_text())
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{self.folder / 'grid.json'} cannot be read: {error}") from None
+        return content
+
+
+def load_results(folder: str | Path) -> pandas.DataFrame:
+    """One tidy frame over all runs of an experiment: a row per evaluated round, the settings in columns."""
+    import pandas
+
+    store = Store(folder)
+    frames = []
+    for run, spec in store.grid()["runs"].items():
+        record = store.record(run)
+        if record is None or record["outcome"] not in DONE:
+            continue
+        columns = {
+            "run": run,
+            "role": spec["role"],
+            "dataset": spec["data"]["source"],
+            "partition": spec["partition"]["kind"],
+            **{key: spec["partition"][key] for key in ("q", "alpha", "shards_per_worker", "classes_per_worker")},
+            "partition_seed": spec["partition"]["seed"],
+            "l2": spec["model"]["l2"],
+            **{
+                key: spec["train"][key]
+                for key in ("method", "eta", "seed", "budget", "budget_mode", "rounds", "weights")
+            },
+            **{key: record[key] for key in ("K", "b", "workers", "outcome")},
+        }
+        frames.append(store.history(run).assign(**columns))
+    if not frames:
+        raise ResultsError(f"{store.folder} has no finished run yet")
+    frame = pandas.concat(frames, ignore_index=True)
+    floats = dict.fromkeys(("q", "alpha", "eta", "l2"), "float64")
+    whole = dict.fromkeys(("K", "b", "budget", "shards_per_worker", "classes_per_worker"), "Int64")
+    return frame.astype({**floats, **whole})
+
+
+def environment() -> dict[str, Any]:
+    """What the results were made with."""
+    packages = ("fewrounds", "torch", "numpy", "flwr-datasets", "scikit-learn")
+    return {
+        "commit": commit(),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def commit() -> str | None:
+    """The commit of the code, if it runs from a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        inside = done.returncode == 0 and "site-packages" not in __file__
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if inside else None
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_json(path: Path, content: Any) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(f"{what}: {error.strerror or error}") from error

@@ -1,0 +1,207 @@
+"""What the commands show: tables of results, splits, data sets and estimates."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fewrounds.experiment import grid
+from fewrounds.experiment.config import Experiment
+from fewrounds.experiment.progress import duration
+from fewrounds.experiment.store import Store, load_results
+
+if TYPE_CHECKING:
+    import pandas
+
+AXES = ("dataset", "partition", "q", "alpha", "shards_per_worker", "classes_per_worker", "budget", "budget_mode", "l2")
+
+
+def table(title: str, headings: list[str], left: int = 1) -> Table:
+    """A table that fits 80 columns: the first `left` columns are words, the others figures."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if number < left else "right", no_wrap=True)
+    return made
+
+
+def show_results(folder: Path) -> None:
+    """The reported runs after their last round, a row for each method and combination of axes."""
+    frame = load_results(folder)
+    reported = frame[frame["role"] == "report"]
+    if reported.empty:
+        return
+    last = reported.sort_values("round").groupby("run", sort=False).last()
+    axes = [axis for axis in AXES if last[axis].nunique(dropna=True) > 1]
+    seeds = last["seed"].nunique()
+    title = (
+        f"After the last round (mean ± standard deviation of {seeds} seeds)" if seeds > 1 else "After the last round"
+    )
+    headings = ["method", *axes, "η", "train loss", "test\naccuracy %", "rounds", "gradients\nper worker", "MB\nmoved"]
+    shown = table(title, headings)
+    order = {name: number for number, name in enumerate(dict.fromkeys(reported["method"]))}
+    groups = last.groupby([*axes, "method", "eta"], dropna=False, sort=True)
+    for key, runs in sorted(groups, key=lambda item: (*map(str, item[0][:-2]), order[item[0][-2]])):
+        *values, method, eta = key
+        megabytes = (runs["bytes_up"] + runs["bytes_down"]).mean() / 1e6
+        shown.add_row(
+            str(method),
+            *(f"{value:g}" if isinstance(value, float) else str(value) for value in values),
+            f"{eta:g}",
+            _spread(runs["train_loss"], 3),
+            _spread(100 * runs["test_accuracy"], 1),
+            f"{runs['round'].max()}",
+            f"{runs['gradients_per_worker'].mean():,.0f}",
+            f"{megabytes:,.0f}",
+        )
+    Console().print(shown)
+    edges = [choice for choice in Store(folder).grid()["chosen"] if choice.get("at_edge")]
+    for choice in edges:
+        print(f"note: {choice['method']}: the chosen η = {choice['eta']:g} is at the edge of the grid")
+
+
+def _spread(values: pandas.Series[float], digits: int) -> str:
+    if values.isna().all():
+        return "-"
+    text = f"{values.mean():.{digits}f}" if abs(values.mean()) < 1e5 else f"{values.mean():.2g}"
+    return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text
+
+
+def write_page(folder: Path) -> Path:
+    """The page of a folder of results."""
+    import pandas
+
+    from fewrounds.report import write_report
+
+    store = Store(folder)
+    content = store.grid()
+    experiment = content["experiment"]
+    failures = []
+    for run, spec in content["runs"].items():
+        record = store.record(run)
+        if record is not None and record["outcome"] == "failed":
+            failures.append(
+                {"run": run, **{k: spec["train"][k] for k in ("method", "eta", "seed")}, "reason": record["reason"]}
+            )
+    tuning = experiment["tuning"] or {}
+    meta = {
+        "name": experiment["name"],
+        "description": experiment["description"],
+        **content["environment"],
+        "started": store.check_version()["created"],
+        "finished": content["updated"],
+        "tuning_rule": tuning.get("rule", ""),
+        "tuning_seeds": tuning.get("seed", []),
+        "report_seeds": experiment["train"]["seed"],
+        "etas": tuning.get("eta", experiment["train"]["eta"] or []),
+        "config": to_toml(experiment),
+        "failures": failures,
+    }
+    chosen = pandas.DataFrame(
+        [{k: v for k, v in c.items() if k != "scores"} for c in content["chosen"] if c["eta"] is not None]
+    )
+    return write_report(folder, load_results(folder), chosen, meta)
+
+
+def to_toml(experiment: dict[str, Any]) -> str:
+    """The resolved experiment as TOML again: what was run, defaults included."""
+    lines: list[str] = []
+
+    def add(section: str, content: dict[str, Any]) -> None:
+        plain = {k: v for k, v in content.items() if v is not None and not isinstance(v, dict)}
+        if section and plain:
+            lines.append(f"\n[{section}]")
+        for key, value in plain.items():
+            single = isinstance(value, list) and len(value) == 1 and key != "hidden"
+            lines.append(f"{key} = {json.dumps(value[0] if single else value, ensure_ascii=False)}")
+        for key, value in content.items():
+            if isinstance(value, dict):
+                add(f"{section}.{key}" if section else key, value)
+
+    add("", experiment)
+    return "\n".join(lines) + "\n"
+
+
+def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> None:
+    """The resolved grid and what it will take."""
+    from fewrounds.experiment.estimate import estimate
+
+    print(to_toml(experiment.model_dump(mode="json")))
+    shown = table("The grid", ["method", "split", "budget", "rounds", "η", "runs"], left=2)
+    for cell in grid.cells(experiment):
+        how = [f"{k}={cell.partition[k]:g}" for k in ("q", "alpha") if cell.partition[k] is not None]
+        etas = experiment.tuning.eta if experiment.tuning else experiment.train.eta or []
+        tuned = len(grid.tuning_runs(experiment, cell))
+        reported = len(grid.report_runs(experiment, cell, etas[0] if experiment.tuning else None))
+        shown.add_row(
+            cell.train["method"],
+            " ".join([cell.partition["kind"], *how]),
+            str(cell.train["budget"] or "-"),
+            str(cell.train["rounds"]),
+            f"{len(etas)} tried" if experiment.tuning else " ".join(f"{eta:g}" for eta in etas),
+            f"{tuned} + {reported}" if tuned else str(reported),
+        )
+    Console().print(shown)
+    found = estimate(experiment, Store(folder))
+    cores = jobs or os.cpu_count() or 1
+    print(f"\n{found.tuning_runs + found.report_runs} runs ({found.tuning_runs} to tune, {found.report_runs} reported), "
+          f"{found.known} of them there already in {folder}")  # fmt: skip
+    print(f"{found.gradients:.3g} single-sample gradients to compute")
+    print(f"about {duration(found.seconds / cores)} on {cores} cores, {found.bytes / 1e6:.1f} MB on disk")
+
+
+def show_partitions(experiment: Experiment, picture: Path) -> None:
+    """Print and draw the class-by-worker counts of every split of the experiment."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from fewrounds.data.partition import fingerprint
+    from fewrounds.experiment.work import parts_of, prepare
+
+    splits = {json.dumps([cell.data, cell.partition], sort_keys=True): cell for cell in grid.cells(experiment)}
+    figure, axes = plt.subplots(
+        1, len(splits), figsize=(1 + 3.6 * len(splits), 3.6), constrained_layout=True, squeeze=False
+    )
+    for axis, cell in zip(axes[0], splits.values(), strict=True):
+        prepared, parts = prepare(cell.data), parts_of(cell)
+        labels = np.asarray(prepared.train[1])
+        classes = np.unique(labels[prepared.rows])
+        counts = np.array([[int((labels[part] == c).sum()) for c in classes] for part in parts])
+        settings = [f"{k} = {v:g}" for k, v in cell.partition.items() if isinstance(v, float)]
+        title = ", ".join([cell.data["source"], cell.partition["kind"], *settings])
+        shown = table(title, ["worker", *(str(c) for c in classes), "total"])
+        for p, row in enumerate(counts):
+            shown.add_row(str(p), *(str(n) for n in row), str(row.sum()))
+        Console().print(shown)
+        print(f"fingerprint {fingerprint(parts)[:16]}\n")
+        image = axis.imshow(counts, cmap="Blues", aspect="auto")
+        axis.set(title=title, xlabel="class", ylabel="worker")
+        figure.colorbar(image, ax=axis, label="samples")
+    figure.savefig(picture, dpi=130)
+    print(f"Picture: {picture}")
+
+
+def list_data() -> None:
+    """The data sets that are known, and which are in the cache."""
+    from fewrounds.data import catalog, home
+
+    shown = table("Data sets", ["name", "what it is", "in the cache", "size"], left=3)
+    for entry in catalog.listing():
+        size = f"{entry.size / 1e6:.0f} MB" if entry.size else ""
+        shown.add_row(entry.name, entry.what, entry.cached, size)
+    Console().print(shown)
+    print(f"\nCache: {home.folder()}")
+
+
+def fetch_data(name: str) -> None:
+    from fewrounds.data import catalog
+
+    print(f"{name}: {catalog.fetch(name)}")

@@ -1,0 +1,188 @@
+"""One run of an experiment: its data, its problem, its method, and the training itself."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fewrounds.data import partition
+from fewrounds.errors import DataError, SettingError
+from fewrounds.experiment.grid import RunSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fewrounds.methods.base import Method
+    from fewrounds.problem import Problem
+    from fewrounds.training import Result, RoundRecord
+
+Rows = npt.NDArray[np.int64]
+Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set with the rows that an experiment uses."""
+
+    train: Arrays
+    test: Arrays | None
+    rows: Rows
+    """The training rows in use: all, or equally many of every class."""
+    ids: npt.NDArray[Any] | None
+    classes: int
+    fingerprint: str
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        return np.asarray(self.train[1])[self.rows]
+
+
+def prepare(data: dict[str, Any]) -> Prepared:
+    """Load a data set once in this process; its arrays are memory maps that processes share."""
+    return _prepare(json.dumps(data, sort_keys=True))
+
+
+@lru_cache(maxsize=4)
+def _prepare(settings: str) -> Prepared:
+    from fewrounds.data import catalog
+
+    data = json.loads(settings)
+    found = catalog.load(
+        data["source"],
+        label=data["label"],
+        test=data["test"],
+        test_fraction=data["test_fraction"],
+        id_column=data["id_column"],
+        progress=False,
+    )
+    rows = np.arange(len(found.train[1]), dtype=np.int64)
+    test = found.test
+    if found.classes and data["equalise"]:
+        rows = partition.equalise_classes(found.train[1])
+        if test is not None:
+            kept = partition.equalise_classes(test[1])
+            test = test if len(kept) == len(test[1]) else (test[0][kept], test[1][kept])
+    if data["limit"] is not None:
+        labels = np.asarray(found.train[1])[rows]
+        rows = np.sort(np.concatenate([rows[labels == c][: data["limit"]] for c in np.unique(labels)]))
+    digest = hashlib.sha256(f"{found.fingerprint}{data['equalise']}{data['limit']}".encode()).hexdigest()
+    return Prepared(found.train, test, rows, found.ids, found.classes, digest)
+
+
+def parts_of(spec: RunSpec) -> list[Rows]:
+    """The training rows of each worker."""
+    return _parts(json.dumps(spec.data, sort_keys=True), json.dumps(spec.partition, sort_keys=True))
+
+
+@lru_cache(maxsize=16)
+def _parts(data: str, settings: str) -> list[Rows]:
+    prepared = _prepare(data)
+    how = json.loads(settings)
+    if not prepared.classes and how["kind"] not in ("iid", "natural"):
+        raise DataError(f"the {how['kind']} split needs class labels, but the data set has none; use kind = 'iid'")
+    ids = None if prepared.ids is None else prepared.ids[prepared.rows]
+    return [prepared.rows[part] for part in partition.split(prepared.labels, ids=ids, **how)]
+
+
+def data_digest(spec: RunSpec) -> str:
+    """A digest of the samples and of who has them."""
+    together = prepare(spec.data).fingerprint + partition.fingerprint(parts_of(spec))
+    return hashlib.sha256(together.encode()).hexdigest()
+
+
+def workers_of(spec: RunSpec) -> list[Any]:
+    from fewrounds.data.sources import Part
+
+    train = prepare(spec.data).train
+    return [Part(train, rows) for rows in parts_of(spec)]
+
+
+def problem_of(spec: RunSpec) -> Problem:
+    import torch
+    from torch.nn.functional import cross_entropy, mse_loss
+
+    from fewrounds.problem import Problem
+
+    prepared = prepare(spec.data)
+    shape = prepared.train[0].shape[1:]
+    model = build_model(spec.model, shape, max(1, prepared.classes), spec.train["seed"])
+    loss = (
+        cross_entropy if prepared.classes else (lambda output, target: mse_loss(output.reshape(target.shape), target))
+    )
+    dtype = torch.float64 if spec.train["dtype"] == "float64" else torch.float32
+    return Problem(model, loss=loss, l2=spec.model["l2"], dtype=dtype)
+
+
+def build_model(settings: dict[str, Any], shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    from torch import nn
+
+    from fewrounds.models import cnn, mlp
+
+    kind = settings["kind"]
+    activations = {"softplus": nn.Softplus, "relu": nn.ReLU, "tanh": nn.Tanh}
+    if kind == "mlp":
+        net = mlp([math.prod(shape), *settings["hidden"], classes], seed, activations[settings["activation"]])
+        return net if len(shape) == 1 else nn.Sequential(nn.Flatten(), *net)
+    if kind == "cnn":
+        if len(shape) != 3 or min(shape[1:]) < 6:
+            raise SettingError(
+                f"model.kind = 'cnn' needs images of at least 6×6 pixels, but a sample has shape {list(shape)}"
+            )
+        return cnn(shape, classes, seed)
+    module, colon, function = kind.partition(":")
+    if not colon:
+        raise SettingError(f"model.kind = {kind!r}: must be 'mlp', 'cnn' or 'package.module:function'")
+    try:
+        build = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"model.kind = {kind!r} cannot be imported: {error}") from None
+    model: nn.Module = build(tuple(shape), classes, seed)
+    return model
+
+
+def method_of(spec: RunSpec) -> Method:
+    from fewrounds.methods import for_budget, method
+
+    name, eta, budget = spec.train["method"], spec.train["eta"], spec.train["budget"]
+    if budget is None:
+        return method(name, eta=eta, **spec.settings)
+    mode = spec.train["budget_mode"]
+    return for_budget(name, budget, workers=workers_of(spec), mode=mode, eta=eta, **spec.settings)
+
+
+def execute(
+    spec: RunSpec,
+    *,
+    checkpoint: Path | None = None,
+    callbacks: tuple[Callable[[RoundRecord], object], ...] = (),
+    rounds: int | None = None,
+) -> Result:
+    """Train as the spec says."""
+    from fewrounds.training import train
+
+    how = spec.train
+    return train(
+        problem_of(spec),
+        workers_of(spec),
+        method_of(spec),
+        rounds or how["rounds"],
+        test=prepare(spec.data).test,
+        seed=how["seed"],
+        weights=how["weights"],
+        evaluate_every=how["evaluate_every"],
+        evaluate_last=min(how["evaluate_last"], rounds or how["rounds"]),
+        checkpoint=checkpoint,
+        checkpoint_seconds=20.0,
+        callbacks=list(callbacks),
+        progress=False,
+    )

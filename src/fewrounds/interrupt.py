@@ -1,0 +1,43 @@
+"""Ctrl-C between rounds."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupt:
+    """Whether Ctrl-C has been pressed."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def check(self) -> None:
+        if self.pressed:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def held_back(active: bool) -> Iterator[Interrupt]:
+    """While active, the first Ctrl-C (SIGINT) only sets `pressed`, for `check` to raise; a second interrupts at once.
+
+    Raised wherever it happens to strike, a KeyboardInterrupt can be lost: Python ignores exceptions in a destructor.
+    """
+    interrupt = Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    if not active or threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield interrupt
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupt.pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
