@@ -195,10 +195,10 @@ def list_data() -> None:
 
     shown = table("Data sets", ["name", "what it is", "in the cache", "size"], left=3)
     for entry in catalog.listing():
-        size = f"{entry.size / 1e6:.0f} MB" if entry.size else ""
-        shown.add_row(entry.name, entry.what, entry.cached, size)
+        size = f"{entry.bytes / 1e6:.0f} MB" if entry.bytes else ""
+        shown.add_row(entry.name, entry.what, f"yes, from {entry.source}" if entry.cached else "no", size)
     Console().print(shown)
-    print(f"\nCache: {home.folder()}")
+    print(f"\nCache: {home.home()}")
 
 
 def fetch_data(name: str) -> None:

@@ -46,11 +46,11 @@ def _tensorboard(track: Track, store: Store, run: str, record: dict[str, Any], n
     from torch.utils.tensorboard import SummaryWriter
 
     folder = store.folder / "tensorboard" / f"{record['train']['method']}-{run}"
-    with SummaryWriter(str(folder)) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(str(folder)) as writer:
         for row in store.history(run).to_dict("records"):
             for column, value in row.items():
                 if column not in LEFT_OUT and value == value:
-                    writer.add_scalar(str(column), value, int(row["round"]))  # type: ignore[no-untyped-call]
+                    writer.add_scalar(str(column), value, int(row["round"]))
 
 
 def _mlflow(track: Track, store: Store, run: str, record: dict[str, Any], name: str) -> None:
