@@ -261,7 +261,18 @@ def start(folder: Path, method: fr.Method, rounds: int, out: Path) -> subprocess
     script = SCRIPT.format(
         tests=str(Path(__file__).parent), method=method, rounds=rounds, folder=str(folder), out=str(out)
     )
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
+    )
+
+
+def hear_ctrl_c() -> None:
+    """Tests that run in the background of a shell inherit its deafness to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("method", [SCAFFOLD, BVR], ids=lambda m: m.name)

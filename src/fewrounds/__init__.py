@@ -1,25 +1,56 @@
 """fewrounds: train one model across many workers with as few communication rounds as possible."""
 
-from fewrounds import models
-from fewrounds.data.sources import Part, Stream
-from fewrounds.errors import CheckpointError, DataError, FewroundsError, ProblemError, SettingError
-from fewrounds.methods import (
-    BVRLSGD,
-    SARAH,
-    SCAFFOLD,
-    LocalGD,
-    LocalSGD,
-    Method,
-    MinibatchSGD,
-    State,
-    for_budget,
-    method,
-    register,
-)
-from fewrounds.problem import Problem
-from fewrounds.training import Result, RoundRecord, train
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fewrounds import models
+    from fewrounds.data.sources import Part, Stream
+    from fewrounds.errors import CheckpointError, DataError, FewroundsError, ProblemError, SettingError
+    from fewrounds.experiment.store import load_results
+    from fewrounds.methods import (
+        BVRLSGD,
+        SARAH,
+        SCAFFOLD,
+        LocalGD,
+        LocalSGD,
+        Method,
+        MinibatchSGD,
+        State,
+        for_budget,
+        method,
+        register,
+    )
+    from fewrounds.problem import Problem
+    from fewrounds.training import Result, RoundRecord, train
 
 __version__ = "0.1.0"
+
+# Where each public name lives. They are imported when they are first used, so that the command line
+# can answer `--help` without waiting for torch.
+_HOME = {
+    "fewrounds.data.sources": ("Part", "Stream"),
+    "fewrounds.errors": ("CheckpointError", "DataError", "FewroundsError", "ProblemError", "SettingError"),
+    "fewrounds.experiment.store": ("load_results",),
+    "fewrounds.methods": (
+        "BVRLSGD",
+        "LocalGD",
+        "LocalSGD",
+        "Method",
+        "MinibatchSGD",
+        "SARAH",
+        "SCAFFOLD",
+        "State",
+        "for_budget",
+        "method",
+        "register",
+    ),
+    "fewrounds.problem": ("Problem",),
+    "fewrounds.training": ("Result", "RoundRecord", "train"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "BVRLSGD",
@@ -41,8 +72,24 @@ __all__ = [
     "State",
     "Stream",
     "for_budget",
+    "load_results",
     "method",
     "models",
     "register",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    elif name in ("models", "methods", "data", "engine", "problem", "training", "draws"):
+        value = importlib.import_module(f"fewrounds.{name}")
+    else:
+        raise AttributeError(f"module 'fewrounds' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

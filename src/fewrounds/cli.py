@@ -125,7 +125,11 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
     from fewrounds.experiment.summary import show_results
 
     trackers.check(experiment.track)
-    runner = run_experiment(experiment, folder, jobs)
+    try:
+        runner = run_experiment(experiment, folder, jobs)
+    except KeyboardInterrupt:
+        print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
     trackers.log(experiment.track, Store(folder), experiment.name)
     show_results(folder)
     for run, reason in runner.failures.items():
@@ -158,11 +162,6 @@ def main() -> None:
     except FewroundsError as error:
         print(f"fewrounds: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

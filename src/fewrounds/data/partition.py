@@ -76,13 +76,15 @@ def split(
     ids: npt.ArrayLike | None = None,
 ) -> list[Indices]:
     """The rows of each worker, by one of `KINDS`. All but the paper's own split are flwr-datasets' partitioners."""
-    from fewrounds.data.partitioners import partitioner_for, rows_of_each
-
     y = np.asarray(labels)
     if kind not in KINDS:
         raise SettingError(f"partition kind {kind!r} is not known; {nearest(kind, KINDS)}")
     if workers is not None and workers > len(y):
         raise DataError(f"there are {workers} workers, but only {len(y)} samples: every worker needs at least one")
+    if kind == "class-skew" and q is not None:
+        return class_skew(y, q, seed, workers)  # what its partitioner does, without the seconds flwr takes to import
+    from fewrounds.data.partitioners import partitioner_for, rows_of_each
+
     partitioner = partitioner_for(
         kind,
         workers=workers,

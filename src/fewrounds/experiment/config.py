@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -139,7 +140,7 @@ class Experiment(Section):
         if "class-skew" in self.partition.kind and self.partition.q is None:
             raise ValueError("partition.q is missing: the class-skew split needs it")
         for name, settings in self.methods.items():
-            known = set(method_class(name).__dataclass_fields__)
+            known = {field.name for field in dataclasses.fields(method_class(name))}
             for key in settings:
                 if key not in known:
                     raise ValueError(f"methods.{name}: unknown key {key!r}; {nearest(key, known)}")
@@ -184,7 +185,9 @@ def _apply(content: dict[str, Any], override: str) -> None:
 
 def explain(error: ValidationError) -> str:
     """The first mistake in one line: the key, what it is, and what would be right."""
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A key that is misspelt is also missing: say the first.
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     place = [str(part) for part in first["loc"] if not isinstance(part, int)]
     key = ".".join(place)
     if first["type"] == "extra_forbidden":

@@ -19,7 +19,7 @@ from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
 from fewrounds.experiment.store import DONE, ResultsError, Store, now
-from fewrounds.experiment.work import data_digest
+from fewrounds.experiment.work import check, data_digest
 
 ATTEMPTS = 2
 """How often a run is tried whose process dies."""
@@ -125,7 +125,10 @@ class Runner:
         self._attempts: dict[str, int] = {}
 
     def run(self) -> None:
-        for cell in grid.cells(self.experiment):
+        cells = grid.cells(self.experiment)
+        for cell in cells:
+            check(grid.with_values(cell, 0.1, 0, ""))
+        for cell in cells:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
                 self._tuning.append((cell, tried))

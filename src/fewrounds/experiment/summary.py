@@ -150,8 +150,8 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     Console().print(shown)
     found = estimate(experiment, Store(folder))
     cores = jobs or os.cpu_count() or 1
-    print(f"\n{found.tuning_runs + found.report_runs} runs ({found.tuning_runs} to tune, {found.report_runs} reported), "
-          f"{found.known} of them there already in {folder}")  # fmt: skip
+    runs = f"{found.tuning_runs + found.report_runs} runs ({found.tuning_runs} to tune, {found.report_runs} reported)"
+    print(f"\n{runs}, {found.known} of them there already in {folder}")
     print(f"{found.gradients:.3g} single-sample gradients to compute")
     print(f"about {duration(found.seconds / cores)} on {cores} cores, {found.bytes / 1e6:.1f} MB on disk")
 

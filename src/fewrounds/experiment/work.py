@@ -123,6 +123,16 @@ def problem_of(spec: RunSpec) -> Problem:
     return Problem(model, loss=loss, l2=spec.model["l2"], dtype=dtype)
 
 
+def check(spec: RunSpec) -> None:
+    """Refuse a split, a method or a model that cannot be, before anything is run."""
+    parts_of(spec)
+    method_of(spec)
+    if ":" in spec.model["kind"]:
+        _imported(spec.model["kind"])
+    else:
+        problem_of(spec)
+
+
 def build_model(settings: dict[str, Any], shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     from torch import nn
 
@@ -139,15 +149,19 @@ def build_model(settings: dict[str, Any], shape: tuple[int, ...], classes: int, 
                 f"model.kind = 'cnn' needs images of at least 6×6 pixels, but a sample has shape {list(shape)}"
             )
         return cnn(shape, classes, seed)
+    model: nn.Module = _imported(kind)(tuple(shape), classes, seed)
+    return model
+
+
+def _imported(kind: str) -> Callable[..., Any]:
     module, colon, function = kind.partition(":")
     if not colon:
         raise SettingError(f"model.kind = {kind!r}: must be 'mlp', 'cnn' or 'package.module:function'")
     try:
-        build = getattr(importlib.import_module(module), function)
+        build: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"model.kind = {kind!r} cannot be imported: {error}") from None
-    model: nn.Module = build(tuple(shape), classes, seed)
-    return model
+    return build
 
 
 def method_of(spec: RunSpec) -> Method:

@@ -1,0 +1,359 @@
+"""Whole experiments through the command line: real processes, killed and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+import fewrounds as fr
+from experiments import SMALL, fewrounds, tidy, write
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The small experiment, undisturbed."""
+    folder = tmp_path_factory.mktemp("finished")
+    done = fewrounds("run", write(folder), "-o", folder / "out")
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout").write_text(done.stdout)
+    (folder / "stderr").write_text(done.stderr)
+    return folder / "out"
+
+
+def test_the_frame_has_every_run(finished: Path) -> None:
+    frame = fr.load_results(finished)
+    runs = frame.groupby("run").first()
+    assert len(runs) == 4 * (2 + 2)
+    assert (runs["role"] == "tuning").sum() == 8
+    assert set(runs.loc[runs["role"] == "tuning", "seed"]) == {0}
+    assert set(runs.loc[runs["role"] == "report", "seed"]) == {1, 2}
+    assert set(frame["round"]) == {0, 4, 8, 10, 11, 12}
+    assert (runs["workers"] == 10).all()
+    assert set(runs["K"]) == {2}
+    # one reported eta a cell, and it is the one the rule chooses from the tuning runs
+    for (method, q), cell in frame.groupby(["method", "q"]):
+        tuned = cell[cell["role"] == "tuning"]
+        scores = {eta: runs["train_accuracy"].tail(3).min() for eta, runs in tuned.groupby("eta")}
+        reported = cell.loc[cell["role"] == "report", "eta"].unique()
+        assert len(reported) == 1
+        assert scores[reported[0]] == max(scores.values()), (method, q)
+
+
+def test_a_run_is_what_train_gives(finished: Path) -> None:
+    """The experiment adds nothing: the same run by hand has the same history."""
+    import torch
+
+    from fewrounds.data.digits import load_digits
+    from fewrounds.data.partition import class_skew, equalise_classes
+
+    frame = fr.load_results(finished)
+    mine = frame[(frame["method"] == "bvr-l-sgd") & (frame["q"] == 0.85) & (frame["seed"] == 1)]
+    (X, y), test = load_digits()
+    rows = equalise_classes(y)
+    rows = sorted(r for c in range(10) for r in rows[y[rows] == c][:20])
+    X, y = X[rows], y[rows]
+    workers = [(X[part], y[part]) for part in class_skew(y, 0.85)]
+    problem = fr.Problem(fr.models.mlp([64, 8, 10], seed=1), loss=torch.nn.functional.cross_entropy, l2=5e-3)
+    method = fr.BVRLSGD(eta=mine["eta"].iloc[0], K=2, b=16)
+    result = fr.train(
+        problem, workers, method, 12, test=test, seed=1, evaluate_every=4, evaluate_last=3, progress=False
+    )
+    columns = [c for c in result.history if c != "seconds"]
+    pd.testing.assert_frame_equal(mine[columns].reset_index(drop=True), result.history[columns])
+
+
+def test_running_again_is_a_no_op_and_a_new_value_runs_only_what_is_new(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "out"
+    shutil.copytree(finished, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
+    again = fewrounds("run", write(tmp_path), "-o", folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == "", "no run was run"
+    more = fewrounds("run", write(tmp_path), "-o", folder, "--set", "train.seed=[1, 2, 3]")
+    assert more.returncode == 0, more.stderr
+    assert more.stderr.count("\n") == 4, "one new seed in each of four cells"
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    fewer = fewrounds("run", write(tmp_path), "-o", folder, "--set", "train.seed=2")
+    assert fewer.returncode == 0
+    assert set(fr.load_results(folder).query("role == 'report'")["seed"]) == {2}, (
+        "the frame is of the experiment as last run"
+    )
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background is deaf to it
+    )
+
+
+def wait_gone(pids: list[int], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        assert time.monotonic() < until, "a process was left behind"
+        time.sleep(0.1)
+
+
+def test_kill_minus_nine_in_the_middle_of_a_grid(finished: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "out", write(tmp_path)
+    process = start("run", file, "-o", folder)
+    for _ in range(5):
+        assert process.stderr.readline()
+    children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process.kill()
+    process.communicate()
+    wait_gone(children)
+    done = len(list(folder.glob("runs/*/run.json")))
+    assert 5 <= done < 16
+    again = fewrounds("run", file, "-o", folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("\n") == 16 - done, "what was there was not run again"
+    pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
+
+
+def test_ctrl_c_ends_in_one_line_and_goes_on(finished: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "out", write(tmp_path)
+    process = start("run", file, "-o", folder)
+    for _ in range(3):
+        assert process.stderr.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = [line for line in errors.splitlines() if not line.startswith("[")]
+    assert lines == ["fewrounds: interrupted; the same command goes on from here"]
+    assert fewrounds("run", file, "-o", folder).returncode == 0
+    pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
+
+
+def test_a_killed_worker_process_is_replaced(finished: Path, tmp_path: Path) -> None:
+    folder, file = tmp_path / "out", write(tmp_path)
+    process = start("run", file, "-o", folder, "--jobs", "1")
+    for _ in range(2):
+        assert process.stderr.readline()
+    workers = [c for c in psutil.Process(process.pid).children() if "spawn_main" in " ".join(c.cmdline())]
+    assert len(workers) == 1
+    workers[0].kill()
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
+
+
+MODEL = """
+import os, torch
+
+def build(shape, classes, seed):
+    if seed == 2:
+        raise RuntimeError("no model for seed 2\\nat all")
+    if seed == 3:
+        os.kill(os.getpid(), 9)
+    return torch.nn.Linear(shape[0], classes)
+"""
+
+
+def test_a_run_that_fails_is_recorded_and_the_rest_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "mymodel.py").write_text(MODEL)
+    text = (
+        SMALL.replace("hidden = [8]", 'kind = "mymodel:build"')
+        .replace("q = [0.1, 0.85]", "q = 0.5")
+        .replace("seed = [1, 2]", "seed = [1, 2, 3]")
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", env=environment)
+    assert done.returncode == 0, done.stderr
+    failed = [line for line in done.stderr.splitlines() if line.startswith("failed: ")]
+    assert len(failed) == 4
+    assert sum("RuntimeError: no model for seed 2 at all" in line for line in failed) == 2
+    assert sum("its process died twice (killed, or out of memory)" in line for line in failed) == 2
+    frame = fr.load_results(tmp_path / "out")
+    assert set(frame.query("role == 'report'")["seed"]) == {1}
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("runs/*/run.json")]
+    assert sorted(r["outcome"] for r in records).count("failed") == 4
+    # failed runs are tried again, the others are not
+    again = fewrounds(
+        "run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "train.seed=[1, 2]", env=environment
+    )
+    assert sum(line.startswith("[") for line in again.stderr.splitlines()) == 2
+
+
+def test_rates_that_diverge_stop_early_and_are_not_chosen(tmp_path: Path) -> None:
+    text = (
+        SMALL.replace("eta = [0.05, 0.2]", "eta = [0.05, 1e30]")
+        .replace("q = [0.1, 0.85]", "q = 0.5")
+        .replace("rounds = 12", "rounds = 40")
+    )
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    frame = fr.load_results(tmp_path / "out")
+    wild = frame[frame["eta"] == 1e30]
+    assert set(wild["outcome"]) == {"diverged"}
+    assert wild["round"].max() < 40
+    assert set(frame.query("role == 'report'")["eta"]) == {0.05}
+
+
+def test_without_tuning_every_eta_is_reported(tmp_path: Path) -> None:
+    text = (
+        SMALL.split("[tuning]")[0]
+        .replace("rounds = 12", "rounds = 2\neta = [0.05, 0.2]")
+        .replace("q = [0.1, 0.85]", "kind = 'iid'\nworkers = 3")
+    )
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    frame = fr.load_results(tmp_path / "out")
+    assert len(frame.groupby("run")) == 2 * 2 * 2
+    assert set(frame["role"]) == {"report"}
+    assert (frame["workers"] == 3).all()
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_the_output_fits_a_terminal_of_80_columns(finished: Path) -> None:
+    shown = (finished.parent / "stdout").read_text()
+    assert "After the last round (mean ± standard deviation of 2 seeds)" in shown
+    assert max(map(len, shown.splitlines())) <= 90
+    progress = (finished.parent / "stderr").read_text().splitlines()
+    assert len(progress) == 16
+    assert progress[-1].startswith("[16/16] ")
+
+
+def test_dry_run_counts_and_runs_nothing(finished: Path, tmp_path: Path) -> None:
+    done = fewrounds("run", write(tmp_path), "-o", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "16 runs (8 to tune, 8 reported), 0 of them there already" in done.stdout
+    assert "single-sample gradients to compute" in done.stdout
+    assert "MB on disk" in done.stdout
+    assert not (tmp_path / "out").exists()
+    gradients = float(done.stdout.split(" single-sample")[0].split()[-1])
+    spent = fr.load_results(finished).groupby("run").last().eval("gradients_per_worker * workers").sum()
+    assert gradients == pytest.approx(spent, rel=0.01)
+    known = fewrounds("run", write(tmp_path), "-o", finished, "--dry-run")
+    assert "8 of them there already" in known.stdout
+
+
+def test_partition_prints_and_draws_the_counts(tmp_path: Path) -> None:
+    done = fewrounds("partition", write(tmp_path), "-o", tmp_path / "split.png")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line and line.split()[0] == "3"]
+    assert [int(n) for n in rows[0][1:]] == [2] * 10 + [20], "q = 0.1: two of every class"
+    assert int(rows[1][1 + 3]) == 17
+    assert sum(map(int, rows[1][1:-1])) == int(rows[1][-1]) == 20
+    assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_help_is_quick_and_imports_no_torch() -> None:
+    code = "import sys; sys.argv = ['fewrounds', '--help']\nfrom fewrounds.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for command in ("run", "report", "reproduce", "partition", "data"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_trackers_get_the_figures(tmp_path: Path, tracker: str) -> None:
+    value = "true" if tracker == "tensorboard" else f'"{tmp_path / "mlruns"}"'
+    text = (
+        SMALL.replace("q = [0.1, 0.85]", "q = 0.5").replace('["local-sgd", "bvr-l-sgd"]', '"local-sgd"')
+        + f"\n[track]\n{tracker} = {value}\n"
+    )
+    for _ in range(2):  # the second time nothing is logged twice
+        environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"}
+        done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", env=environment)
+        assert done.returncode == 0, done.stderr
+    frame = fr.load_results(tmp_path / "out")
+    if tracker == "tensorboard":
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        folders = sorted((tmp_path / "out" / "tensorboard").iterdir())
+        assert len(folders) == 4
+        events = EventAccumulator(str(folders[0])).Reload()
+        run = folders[0].name.rsplit("-", 1)[1]
+        logged = [event.value for event in events.Scalars("train_loss")]
+        assert logged == pytest.approx(frame.loc[frame["run"] == run, "train_loss"].tolist())
+    else:
+        metrics = sorted((tmp_path / "mlruns").glob("*/*/metrics/train_loss"))
+        assert len(metrics) == 4
+        assert len(metrics[0].read_text().splitlines()) == 6
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+def folder_with(path: Path, name: str, content: str) -> Path:
+    path.mkdir()
+    (path / name).write_text(content)
+    return path
+
+
+MISTAKES = {
+    "missing file": (lambda t: ("run", t / "nowhere.toml"), "nowhere.toml: there is no such file"),
+    "syntax": (lambda t: ("run", write(t, "name = ")), "experiment.toml: Invalid value (at end of document)"),
+    "unknown key": (lambda t: ("run", write(t), "--set", "train.etta=1"), "unknown key 'train.etta'; did you mean 'eta'?"),
+    "a file for a folder": (lambda t: ("run", write(t), "-o", write(t)), "experiment.toml is a file: choose a folder"),
+    "a folder of something else": (
+        lambda t: ("run", write(t), "-o", folder_with(t / "f", "thesis.tex", "x")),
+        "is not empty and holds no results: choose another folder",
+    ),
+    "another version": (
+        lambda t: ("run", write(t), "-o", folder_with(t / "f", "results.json", '{"format": 99}')),
+        "has results of format 99, this version reads 1",
+    ),
+    "unwritable": (lambda t: ("run", write(t), "-o", "/proc/results"), "cannot use /proc/results for results: "),
+    "too many workers": (
+        lambda t: ("run", write(t), "-o", t / "o", "--set", "partition.workers=5000"),
+        "there are 5000 workers, but only 200 samples",
+    ),
+    "unknown data": (lambda t: ("run", write(t), "-o", t / "o", "--set", "data.source=digit"), "did you mean 'digits'?"),
+    "unknown rule": (lambda t: ("run", write(t), "-o", t / "o", "--set", "tuning.rule=pape"), "did you mean 'paper'?"),
+    "no model": (lambda t: ("run", write(t), "-o", t / "o", "--set", "model.kind=mpl"), "model.kind = 'mpl': must be 'mlp', 'cnn'"),
+    "budget too small": (lambda t: ("run", write(t), "-o", t / "o", "--set", "train.budget=1", "--set", "train.budget_mode=strict"), "budget = 1: too small for bvr-l-sgd"),
+    "report of nothing": (lambda t: ("report", t), "is no folder of results: run `fewrounds run FILE` first"),
+    "no preset": (lambda t: ("reproduce", "--preset", "papr"), "there is no preset 'papr'; did you mean 'paper'?"),
+    "data without a name": (lambda t: ("data",), "give the name of a data set, or --list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, mistake: str) -> None:
+    make, message = MISTAKES[mistake]
+    arguments = make(tmp_path)
+    before = sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "lock")
+    done = fewrounds(*arguments)
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("fewrounds: ")
+    assert message in lines[0]
+    after = sorted(
+        p for p in tmp_path.rglob("*") if p.is_file() and p.name not in ("lock", "results.json", "grid.json")
+    )
+    assert set(after) >= {p for p in before if p.name != "results.json"}
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    process = start("run", write(tmp_path), "-o", tmp_path / "out")
+    try:
+        process.stderr.readline()
+        done = fewrounds("run", write(tmp_path), "-o", tmp_path / "out")
+        assert done.returncode == 2
+        assert "is in use by another run: choose another folder" in done.stderr
+    finally:
+        process.kill()
+        process.communicate()
