@@ -44,6 +44,12 @@ def test_the_ground_floor_knows_nothing_above_it() -> None:
         assert uses(part, above) == {}
 
 
+def test_the_core_knows_no_experiment() -> None:
+    above = ("fewrounds.experiment", "fewrounds.report", "fewrounds.cli")
+    for part in ("methods", "engine", "data", "training.py", "checkpoint.py", "checks.py", "problem.py"):
+        assert uses(part, above) == {}
+
+
 def test_a_method_is_at_most_one_page() -> None:
     for path in (SOURCE / "methods").glob("*.py"):
         assert len(path.read_text().splitlines()) <= 150, path.name

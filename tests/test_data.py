@@ -77,6 +77,36 @@ def test_read_only_memory_maps_are_used_as_they_are(tmp_path) -> None:
     assert torch.equal(train([(mapped, Y), (X2, Y2)]).x, expected())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parts_of_shared_arrays_are_as_good_as_copies(tmp_path, dtype: torch.dtype) -> None:
+    np.save(tmp_path / "x.npy", np.concatenate([X, X2]))
+    both = np.load(tmp_path / "x.npy", mmap_mode="r"), np.concatenate([Y, Y2])
+    order = np.random.default_rng(1).permutation(17)
+    first, second = order[:12], order[12:]
+    task = fr.Problem(fr.models.mlp([6, 5, 3]), loss=cross_entropy, dtype=dtype)
+    method = fr.BVRLSGD(eta=0.1, K=2, b=4)
+    shared = train([fr.Part(both, first), fr.Part(both, second)], method, task, checkpoint=tmp_path / "a")
+    copied = train([(both[0][first], both[1][first]), (both[0][second], both[1][second])], method, task)
+    assert torch.equal(shared.x, copied.x)
+    assert shared.history["train_loss"].equals(copied.history["train_loss"])
+    with pytest.raises(fr.CheckpointError, match="worker 1 has other data"):
+        train([fr.Part(both, first), fr.Part(both, second[::-1])], method, task, checkpoint=tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ([], "worker 0 has no samples"),
+        ([3, 12], "worker 0 asks for row 12, but the arrays have rows 0 to 11"),
+        ([-1], "worker 0 asks for row -1"),
+        ([[1, 2]], r"Part needs a list of row numbers, not an array of shape \[1, 2\]"),
+    ],
+)
+def test_bad_parts_are_named(index, message: str) -> None:
+    with pytest.raises(fr.DataError, match=message):
+        train([fr.Part((X, Y), index)])
+
+
 def test_a_function_loads_the_workers() -> None:
     asked = []
 

@@ -82,21 +82,22 @@ def split(
     if workers is not None and workers > len(y):
         raise DataError(f"there are {workers} workers, but only {len(y)} samples: every worker needs at least one")
     if kind == "class-skew" and q is not None:
-        return class_skew(y, q, seed, workers)  # what its partitioner does, without the seconds flwr takes to import
-    from fewrounds.data.partitioners import partitioner_for, rows_of_each
+        parts = class_skew(y, q, seed, workers)  # what its partitioner does, without the seconds flwr takes to import
+    else:
+        from fewrounds.data.partitioners import partitioner_for, rows_of_each
 
-    partitioner = partitioner_for(
-        kind,
-        workers=workers,
-        classes=len(np.unique(y)),
-        seed=seed,
-        q=q,
-        alpha=alpha,
-        shards_per_worker=shards_per_worker,
-        classes_per_worker=classes_per_worker,
-        has_ids=ids is not None,
-    )
-    parts = rows_of_each(partitioner, y, ids, seed)
+        partitioner = partitioner_for(
+            kind,
+            workers=workers,
+            classes=len(np.unique(y)),
+            seed=seed,
+            q=q,
+            alpha=alpha,
+            shards_per_worker=shards_per_worker,
+            classes_per_worker=classes_per_worker,
+            has_ids=ids is not None,
+        )
+        parts = rows_of_each(partitioner, y, ids, seed)
     for p, part in enumerate(parts):
         if len(part) == 0:
             raise DataError(f"the {kind} split leaves worker {p} without samples: use fewer workers or another seed")

@@ -46,7 +46,7 @@ class Part:
 
     def __init__(self, arrays: Any, index: Any) -> None:
         self.arrays = arrays
-        self.index = np.asarray(index, dtype=np.int64)
+        self.index = np.ascontiguousarray(np.asarray(index, dtype=np.int64))
         if self.index.ndim != 1:
             raise DataError(f"Part needs a list of row numbers, not an array of shape {list(self.index.shape)}")
 
