@@ -75,7 +75,7 @@ def load(
     if spec.startswith("hf:"):
         return _from_entry(spec, hf.prepare(spec.removeprefix("hf:"), reading, report))
     path = Path(spec).expanduser()
-    if path.suffix.lower() in files.SUFFIXES or path.exists() or len(path.parts) > 1:
+    if spec and (path.suffix.lower() in files.SUFFIXES or len(path.parts) > 1 or path.exists()):
         return _in_memory(spec, files.read(path, reading))
     raise DataError(
         f"{spec!r} is no known data set; {nearest(spec, NAMES)}; or hf:NAME, hf:PATH, a .csv, .parquet, .npz"
@@ -85,7 +85,7 @@ def load(
 def fetch(name: str, progress: bool = True, *, verify: bool = True) -> Path:
     """Download and prepare a data set into the cache; what is there already is checked against its digests."""
     if name.startswith("hf:"):
-        return hf.prepare(name.removeprefix("hf:"), Reading(), Report(progress)).path
+        return hf.prepare(name.removeprefix("hf:"), Reading(), Report(progress), verify=verify).path
     if name == "digits":
         raise DataError("digits comes with scikit-learn: there is nothing to fetch")
     if name not in FETCHED:
@@ -132,6 +132,8 @@ def _prepare(name: str, report: Report, *, verify: bool) -> home.Entry:
 
 def _digits(reading: Reading) -> home.Contents:
     train, test = load_digits(reading.test_fraction, reading.seed)
+    if not len(train[1]):
+        raise SettingError(f"test_fraction = {reading.test_fraction!r}: leaves no digits to train on")
     arrays: dict[str, Array | npy.Blocks] = {"x_train": train[0], "y_train": train[1]}
     if len(test[1]):
         arrays |= {"x_test": test[0], "y_test": test[1]}

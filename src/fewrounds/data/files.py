@@ -86,7 +86,7 @@ def divide(
 
 def read_table(path: Path, reading: Reading, like: Part | None) -> Part:
     try:
-        frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        frame = pd.read_csv(path, low_memory=False) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except (ValueError, OSError, ImportError) as error:  # pandas' and pyarrow's errors are ValueErrors
         raise DataError(f"{path} cannot be read as {path.suffix[1:].lower()}: {one_line(error)}") from error
     return split_frame(frame, reading, str(path), like)
@@ -113,7 +113,8 @@ def split_frame(frame: pd.DataFrame, reading: Reading, whose: str, like: Part | 
         if column not in frame.columns:
             raise DataError(f"{whose} has no column {column!r}, which the train part has")
         _check_numeric(frame[column], column, whose)
-    inputs = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
+    with np.errstate(over="ignore"):  # too large for float32 is infinite, which later checks name by row
+        inputs = frame[list(columns)].to_numpy(dtype=np.float32, na_value=np.nan)
     ids = None if id_column is None else as_ids(frame[id_column], f"{whose}: {id_column!r}")
     return Part(inputs, plain_values(frame[label]), ids, columns)
 
@@ -163,7 +164,8 @@ def _few(columns: Sequence[str], most: int = 20) -> str:
 def read_npz(path: Path, id_key: str | None) -> tuple[Part, Part | None]:
     """(train, test) of an archive with x_train, y_train[, x_test, y_test], or x, y."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:  # opened here, as np.load leaves a broken archive open
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array")
             arrays = {name: archive[name] for name in archive.files}
@@ -197,7 +199,8 @@ def _npz_part(arrays: dict[str, Array], keys: tuple[str, str], id_key: str | Non
 def _inputs(x: Array) -> Array:
     """Bytes with three or four axes are images and are scaled; anything else is only made float32."""
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        return x.astype(np.float32)
+        with np.errstate(over="ignore"):
+            return x.astype(np.float32)
     if x.ndim == 3:
         return scaled(x[:, np.newaxis])
     channels_last = x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4)

@@ -25,7 +25,7 @@ TESTS = ("test", "validation", "valid", "val")
 IMAGES_AT_ONCE = 512
 
 
-def prepare(where: str, reading: Reading, report: Report) -> home.Entry:
+def prepare(where: str, reading: Reading, report: Report, *, verify: bool = False) -> home.Entry:
     """The entry for this data set read in this way; another content or another reading is another entry."""
     whose = f"hf:{where}"
     with report.step(f"{whose}: opening"):
@@ -43,19 +43,21 @@ def prepare(where: str, reading: Reading, report: Report) -> home.Entry:
     split = [reading.test_fraction, reading.seed] if test is None else []
     key = json.dumps([_state(train), _state(test), reading.label, reading.id_column, split])
     slug = re.sub(r"[^a-z0-9]+", "-", where.lower())[-60:].strip("-")
-    return home.prepare(f"hf-{slug}-{hashlib.sha256(key.encode()).hexdigest()[:16]}", build, report)
+    return home.prepare(f"hf-{slug}-{hashlib.sha256(key.encode()).hexdigest()[:16]}", build, report, verify=verify)
 
 
 def open_splits(where: str) -> dict[str, Any]:
     """The splits of a folder written by save_to_disk, of a folder or file, or of NAME[:CONFIGURATION] on the hub."""
     path = Path(where).expanduser()
+    if not where:
+        raise DataError("hf: needs the name of a data set or the path of a folder after it")
     with hub.quiet() as datasets:
         try:
             if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
                 found = datasets.load_from_disk(str(path))
             elif path.is_dir():
                 found = datasets.load_dataset(str(path))
-            elif path.exists() or where.startswith(("/", ".", "~")) or where.count("/") > 1 or not where:
+            elif path.exists() or where.startswith(("/", ".", "~")) or where.count("/") > 1:
                 raise PassedOver("there is no such folder" if not path.exists() else "it is a file, expected a folder")
             else:
                 name, _, configuration = where.partition(":")

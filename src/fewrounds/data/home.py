@@ -205,6 +205,8 @@ def _remove(path: Path) -> None:
 
 
 def _flush_folder(path: Path) -> None:
+    if os.name == "nt":  # where a folder cannot be opened
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -31,6 +31,11 @@ class Report:
     @contextmanager
     def step(self, what: str, total: float | None = None) -> Iterator[Tick]:
         """A step of the work; the function it gives is told how much more is done. Without a total the bar pulses."""
+        if self._bar is not None:  # a step within a step is a second line under the same bar
+            inner = self._bar.add_task(what, total=total)
+            yield lambda done: self._bar.advance(inner, done)
+            self._bar.remove_task(inner)
+            return
         if not self._show or not sys.stderr.isatty():
             yield lambda done: None
             return
@@ -40,8 +45,8 @@ class Report:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total)
-            outer, self._bar = self._bar, bar
+            self._bar = bar
             try:
                 yield lambda done: bar.advance(task, done)
             finally:
-                self._bar = outer
+                self._bar = None
