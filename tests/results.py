@@ -26,7 +26,9 @@ META: dict[str, Any] = {
     "report_seeds": [1, 2],
     "etas": [0.05, 0.1, 0.5],
     "config": '[data]\nname = "digits"\n\n[grid]\nq = [0.1, 0.85]  # </script> & <b>\n',
-    "failures": [{"run": "local-sgd-7", "method": "local-sgd", "eta": 0.5, "seed": 7, "reason": "no space left on device"}],
+    "failures": [
+        {"run": "local-sgd-7", "method": "local-sgd", "eta": 0.5, "seed": 7, "reason": "no space left on device"}
+    ],
 }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fewrounds.report.frames import checked, curves, groups, label_of, reported, settings_of, summary, values_of
+from fewrounds.report.html import listed
 
 Verdict = Literal["holds", "does not hold", "not checked"]
 
@@ -85,7 +86,7 @@ class _Case:
     def need(self, methods: list[str], qs: int = 0, budgets: int = 0) -> None:
         missing = [label_of(name) for name in methods if name not in set(self.frame["method"])]
         if missing:
-            raise _MissingError(f"there is no run of {_listed(missing)}")
+            raise _MissingError(f"there is no run of {listed(missing)}")
         if len(self.qs) < qs:
             raise _MissingError(f"it needs {qs} values of q, and there {_are(len(self.qs))}")
         if len(self.budgets) < budgets:
@@ -133,7 +134,7 @@ def claim_1(case: _Case) -> tuple[bool, str]:
     changes = [*worse, *same]
     clear = [label_of(c.method) for c in changes if c.clear(c.rise)]
     at = f"{_budget(case)} from q = {case.qs[0]:g} to {case.qs[-1]:g}"
-    return holds, f"{at}, clearly worse: {_listed(clear) or 'none'}; {_changes(changes)}"
+    return holds, f"{at}, clearly worse: {listed(clear) or 'none'}; {_changes(changes)}"
 
 
 def claim_2(case: _Case) -> tuple[bool, str]:
@@ -163,19 +164,19 @@ def claim_3(case: _Case) -> tuple[bool, str]:
     clear = [label_of(c.method) for c in changes if c.clear(-c.rise)]
     q = f"at q = {case.qs[0]:g} " if case.qs else ""
     at = f"{q}from budget {case.budgets[0]} to {case.budgets[-1]}"
-    return holds, f"{at}, clearly better: {_listed(clear) or 'none'}; {_changes(changes)}"
+    return holds, f"{at}, clearly better: {listed(clear) or 'none'}; {_changes(changes)}"
 
 
 def claim_4(case: _Case) -> tuple[bool, str]:
     case.need(ALL)
-    shares, parts, last, ns = [], [], True, []
+    shares, parts, last, ns = [], [], 0, []
     lines = curves(case.frame)
     columns = [c for c in ("q", "budget") if len(values_of(case.frame, c)) > 1]
     for setting, _ in groups(case.frame, ["q", "budget"]):
         here = {line.method: line for line in lines if {c: line.setting[c] for c in setting} == setting}
         absent = [label_of(name) for name in ALL if name not in here]
         if absent:
-            raise _MissingError(f"there is no run of {_listed(absent)} at {_place(setting['q'], setting['budget'])}")
+            raise _MissingError(f"there is no run of {listed(absent)} at {_place(setting['q'], setting['budget'])}")
         losses = pd.concat(
             {name: here[name].table.set_index("round")["train_loss_mean"] for name in ALL}, axis=1, join="inner"
         ).fillna(math.inf)
@@ -184,13 +185,13 @@ def claim_4(case: _Case) -> tuple[bool, str]:
         rounds = losses.index.to_numpy(dtype=float)
         ahead = (losses[OURS] < losses[[name for name in ALL if name != OURS]].min(axis=1)).to_numpy()[1:]
         shares.append(float(np.average(ahead, weights=np.diff(rounds))))
-        last &= bool(ahead[-1])
+        last += bool(ahead[-1])
         ns.append(min(here[name].n for name in ALL))
         named = ", ".join(f"{c} = {setting[c]:g}" for c in columns if setting[c] is not None)
-        parts.append(f"{named or 'all'}: {100 * shares[-1]:.0f} %")
-    end = "ahead" if last else "not everywhere ahead"
-    words = f"lowest mean train loss in {100 * min(shares):.0f} % of the rounds or more ({'; '.join(parts)})"
-    return min(shares) >= AHEAD and last, f"{words}, and {end} at the last; n = {min(ns)}"
+        parts.append(f"{100 * shares[-1]:.0f} %{f' at {named}' if named else ''}")
+    words = f"its mean train loss is the lowest in this share of the rounds: {'; '.join(parts)}"
+    holds = min(shares) >= AHEAD and last == len(shares)
+    return holds, f"{words}; and at the last round at {last} of {len(shares)} settings; n = {min(ns)}"
 
 
 CLAIMS: list[tuple[str, str, Callable[[_Case], tuple[bool, str]]]] = [
@@ -266,10 +267,6 @@ def _loss(value: float) -> str:
 
 def _are(count: int) -> str:
     return {0: "is none", 1: "is one"}.get(count, f"are {count}")
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _sentence(text: str) -> str:

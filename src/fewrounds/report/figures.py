@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, ScalarFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fewrounds.report.frames import (
     CRITERIA,
@@ -70,6 +71,8 @@ def write_figures(folder: Path, frame: pd.DataFrame, value: Value = "last") -> l
     written = []
     with matplotlib.rc_context(LOOK):
         for name, figure in _figures(frame, value):
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once, not again for each file
             for suffix, metadata in (("png", {}), ("pdf", {"CreationDate": None})):  # the same figure, the same file
                 path = folder / f"{name}.{suffix}"
                 figure.savefig(path, dpi=200, metadata=metadata)
@@ -122,15 +125,16 @@ def _comparison(
             x = own[axis].astype(float).to_numpy()
             x = x * 2**nudge if axis == "budget" else x + nudge * (ticks[-1] - ticks[0])
             axes.errorbar(x, own["mean"], own["sd"].fillna(0), **_line(styles[name]), capsize=2, elinewidth=0.8)
-        _scale(axes, criterion)
+        _scale([axes], criterion)
         if axis == "budget":
             axes.set_xscale("log", base=2)
         axes.set_xticks([float(tick) for tick in ticks], [f"{tick:g}" for tick in ticks], minor=False)
-        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set(title=CRITERIA[criterion].label)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_axis_off()
-    figure.supxlabel("q, the share of a class its own worker holds" if axis == "q" else "budget", fontsize=8)
+    for axes in list(grid.flat)[max(0, len(panels) - 2) : len(panels)]:
+        axes.set_xlabel("heterogeneity q" if axis == "q" else "budget: gradients per worker and round")
     note = f"{VALUES[value]}; mean ± standard deviation, n = {_n(rows['n'])}"
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in set(rows["method"])})
@@ -153,7 +157,6 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
         for line in lines:
             if line.setting["q"] == q and line.setting["budget"] == budget:
                 _draw(axes, line, column, criterion, styles)
-        _scale(axes, criterion)
         if column == "bytes":
             axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=""))
         elif column == "gradients_per_worker":
@@ -161,8 +164,11 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
         axes.xaxis.set_major_locator(MaxNLocator(4))
         names = [_named("q", q)] * (q is not None) + [_named("budget", budget)] * (budget is not None)
         axes.set_title(", ".join(names))
-    figure.supxlabel(xlabel, fontsize=8)
-    figure.supylabel(CRITERIA[criterion].label, fontsize=8)
+    _scale(list(grid.flat), criterion)
+    for axes in grid[-1]:
+        axes.set_xlabel(xlabel)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(CRITERIA[criterion].label)
     note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in {line.method for line in lines}})
@@ -193,18 +199,22 @@ def _line(style: Style) -> dict[str, Any]:
     }
 
 
-def _scale(axes: Axes, criterion: str) -> None:
-    """Log for losses, with ticks that are numbers even where the axis spans less than a decade."""
+def _scale(panels: list[Axes], criterion: str) -> None:
+    """Log for losses once all is drawn, with ticks that are plain numbers, also within a decade."""
     if not CRITERIA[criterion].lower_is_better:
         return
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5), numticks=12))
-    axes.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.yaxis.set_major_formatter(ScalarFormatter())
+    for axes in panels:
+        axes.set_yscale("log")
+    for axes in panels:
+        low, high = axes.get_ylim()
+        short = high < 8 * low
+        axes.yaxis.set_major_locator(MaxNLocator(6) if short else LogLocator(subs=(1, 2, 5), numticks=12))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%.3g"))
 
 
 def _legend(figure: Figure, styles: dict[str, Style]) -> None:
-    handles = [matplotlib.lines.Line2D([], [], label=label_of(name), **_line(style)) for name, style in styles.items()]
+    handles = [Line2D([], [], label=label_of(name), **_line(style)) for name, style in styles.items()]
     room = max(1, int(figure.get_figwidth() // 1.4))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(room, len(handles)), frameon=False, handlelength=3.5

@@ -149,11 +149,11 @@ function caption(curves) {
   const parts = [`Mean over the seeds${same ? ` (n = ${counts[0]})` : ""}; band ± one standard deviation.`];
   const ends = curves.map((curve) => {
     const last = curve.points[curve.points.length - 1];
-    const eta = curve.eta ? `, η = ${curve.eta}` : "";
-    const text = last ? `${show(last.mean)}${last.sd === null ? "" : ` ± ${show(last.sd)}`} after ${last.round}` : "not finite";
-    return `${look(curve.method).label} ${text}${same ? "" : ` (n = ${curve.n})`}${eta}`;
+    const more = [last ? `round ${last.round}` : "", curve.eta ? `η = ${curve.eta}` : "", same ? "" : `n = ${curve.n}`];
+    const text = last ? `${show(last.mean)}${last.sd === null ? "" : ` ± ${show(last.sd, 2)}`}` : "not finite";
+    return `${look(curve.method).label} ${text} (${more.filter(Boolean).join(", ")})`;
   });
-  parts.push(`${criterion().label} after the last round drawn: ${ends.join("; ")}.`);
+  parts.push(`At the end of the curves: ${ends.join("; ")}.`);
   for (const { method, n, diverged, unfinished } of curves) {
     const label = look(method).label;
     if (diverged) parts.push(`${label}: ${diverged} of ${n} runs diverged, and its curve ends where the first did.`);
@@ -162,7 +162,7 @@ function caption(curves) {
   return parts.join(" ");
 }
 
-const show = (number) => Number(number.toPrecision(3)).toString();
+const show = (number, digits = 3) => Number(number.toPrecision(digits)).toString();
 
 function drawComparison(axis) {
   const lines = shownFinals(axis.key).filter((line) => line.points.length);
@@ -182,7 +182,7 @@ function drawComparison(axis) {
   const lost = lines.filter((line) => line.points.some((point) => point.diverged)).map((line) => look(line.method).label);
   const value = byId("value").value === "last" ? "at the end of the run" : "best over the run";
   byId(`against-${axis.key}-caption`).textContent = lines.length
-    ? `${criterion().label} ${value}, n = ${counts.join(", ")}.` +
+    ? `The ${criterion().label} ${value}, n = ${counts.join(", ")}.` +
       (lost.length ? ` Without the diverged runs of ${lost.join(", ")}.` : "")
     : "There are no finished runs for this choice.";
 }
@@ -280,8 +280,8 @@ for (const { key, label } of data.criteria) byId("criterion").append(option(key,
 for (const { key, label, values, start } of data.settings) {
   const select = Object.assign(document.createElement("select"), { id: `setting-${key}`, name: key });
   values.forEach(({ text }, i) => select.append(option(i, text, i === start)));
-  const node = document.createElement("label");
-  node.append(`${label} `, select);
+  const node = Object.assign(document.createElement("div"), { className: "field" });
+  node.append(Object.assign(document.createElement("label"), { htmlFor: select.id, textContent: label }), select);
   byId("settings").append(node);
 }
 const comparisons = data.settings.filter(

@@ -15,7 +15,7 @@ import pandas as pd
 from plotly.offline import get_plotlyjs
 
 from fewrounds.errors import SettingError
-from fewrounds.report import tables
+from fewrounds.report import tables, words
 from fewrounds.report.claims import check_claims
 from fewrounds.report.figures import write_figures
 from fewrounds.report.frames import (
@@ -32,23 +32,29 @@ from fewrounds.report.frames import (
     thinned,
     values_of,
 )
+from fewrounds.report.html import name_of, text_of, varying
 from fewrounds.report.styles import styles_of
 
 CHOSEN = ["method", "q", "budget", "budget_mode", "dataset", "eta", "score", "at_edge"]
 
 
-def write_report(folder: Path, frame: pd.DataFrame, chosen: pd.DataFrame | None, meta: Mapping[str, Any]) -> Path:
+def write_report(
+    folder: Path, frame: pd.DataFrame, chosen: pd.DataFrame | None, meta: Mapping[str, Any], *, figures: bool = True
+) -> Path:
     """Write `folder/index.html` and the figures in `folder/figures`; return the path of the page.
+
+    The figures take the most time, and can be left out.
 
     The page is complete or not there: it is written beside its place and renamed. All of `frame`, `chosen` and
     `meta` may be partial; what is missing is left out or said to be missing.
     """
     frame = checked(frame)
     chosen = pd.DataFrame(columns=CHOSEN) if chosen is None else chosen
+    path = folder / "index.html"
     try:
-        figures = write_figures(folder / "figures", frame)
-        path = folder / "index.html"
-        _replace(path, page(frame, chosen, meta, [figure.name for figure in figures]))
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = write_figures(folder / "figures", frame) if figures else []
+        _replace(path, page(frame, chosen, meta, [figure.name for figure in drawn]))
     except OSError as error:
         raise SettingError(f"cannot write the report to {folder}: {error.strerror or error}") from error
     return path
@@ -60,14 +66,14 @@ def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], fig
     return Template(_part("page.html")).substitute(
         title=escape(str(meta.get("name") or "fewrounds")),
         style=_part("page.css"),
-        summary=tables.summary_text(frame, claims, meta),
+        summary=words.summary_text(frame, claims, meta),
         numbers=tables.numbers_table(frame),
-        figures=tables.figures_list(figures),
+        figures=words.figures_list(figures),
         claims=tables.claims_table(claims),
         rates=tables.rates_table(chosen, meta),
         ledger=tables.ledger_table(frame),
         failures=tables.failures_table(frame, meta),
-        made=tables.made_text(meta),
+        made=words.made_text(meta),
         data=embedded(page_data(frame)),
         plotly=get_plotlyjs(),
         script=_part("page.js"),
@@ -77,7 +83,7 @@ def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], fig
 def page_data(frame: pd.DataFrame) -> dict[str, Any]:
     """What page.js draws."""
     frame = reported(frame)
-    methods, settings, criteria = methods_of(frame), tables.varying(frame), criteria_of(frame)
+    methods, settings, criteria = methods_of(frame), varying(frame), criteria_of(frame)
     return {
         "criteria": [
             {"key": key, "label": CRITERIA[key].label, "log": CRITERIA[key].lower_is_better} for key in criteria
@@ -106,8 +112,8 @@ def _selector(frame: pd.DataFrame, column: str) -> dict[str, Any]:
     numbers = [value for value in values if value is not None]
     return {
         "key": column,
-        "label": tables.name_of(column),
-        "values": [{"value": v, "text": "none" if v is None else tables.text_of(v)} for v in values],
+        "label": name_of(column),
+        "values": [{"value": v, "text": "none" if v is None else text_of(v)} for v in values],
         "start": max(len(numbers) - 1, 0) if column == "budget" else 0,
     }
 

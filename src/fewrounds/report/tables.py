@@ -1,9 +1,9 @@
-"""The words and tables of the page, as HTML that needs no JavaScript."""
+"""The tables of the page, as HTML that needs no JavaScript."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -25,106 +25,7 @@ from fewrounds.report.frames import (
     values_of,
     where,
 )
-
-LABELS = {"q": "q", "budget": "budget", "budget_mode": "budget mode", "eta": "η"}
-NUMBER_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-
-
-class Html(str):
-    """Text that is HTML already."""
-
-
-def text_of(value: Any) -> str:
-    """A value as a reader wants it: no trailing zeros, a dash for what is missing."""
-    value = plain(value)
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
-
-
-def name_of(column: str) -> str:
-    return LABELS.get(column, column.replace("_", " "))
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]], label: str, words: Sequence[int] = (0,)) -> str:
-    """A table in a box of its own that scrolls; the columns in `words` are text, the others numbers."""
-    kinds = ["" if i in words else ' class="number"' for i in range(len(head))]
-    top = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(head, kinds, strict=True))
-    body = []
-    for row in rows:
-        cells = [value if isinstance(value, Html) else escape(text_of(value)) for value in row]
-        first, *others = zip(cells, kinds, strict=True)
-        line = "".join(f"<td{kind}>{cell}</td>" for cell, kind in others)
-        body.append(f'<tr><th scope="row"{first[1]}>{first[0]}</th>{line}</tr>')
-    # A box that scrolls must be reached by the keyboard, hence the tabindex, the role and the name.
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead><tr>{top}</tr>'
-        f"</thead><tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def varying(frame: pd.DataFrame) -> list[str]:
-    """The settings with more than one value; the others need no column and no selector."""
-    return [column for column in settings_of(frame) if len(values_of(frame, column)) > 1]
-
-
-def summary_text(frame: pd.DataFrame, claims: list[Claim], meta: Mapping[str, Any]) -> str:
-    """What was run and what came out, in a few sentences."""
-    shown = reported(frame)
-    ends = finals(shown)
-    methods = [label_of(name) for name in methods_of(shown)]
-    parts = []
-    if meta.get("description"):
-        parts.append(f"<p>{escape(str(meta['description']))}</p>")
-    kind = "reported" if (shown["role"] == "report").all() else "tuning"
-    data = ", ".join(map(str, values_of(shown, "dataset")))
-    axes = [
-        f"{name_of(c)} {_listed([text_of(v) for v in values_of(shown, c) if v is not None])}"
-        for c in ("q", "budget")
-        if shown[c].notna().any()
-    ]
-    rounds = _listed([text_of(v) for v in values_of(shown, "rounds")])
-    seeds = [str(seed) for seed in values_of(shown, "seed")]
-    what = (
-        f"{_listed(methods)} on {data}" + (f", {', '.join(axes)}" if axes else "") + f": {len(ends)} {kind} "
-        f"{_plural(len(ends), 'run')} of {rounds} rounds, {_plural(len(seeds), 'seed')} {_listed(seeds)}."
-    )
-    parts.append(f"<p>{escape(what)} {escape(_outcomes(ends))}</p>")
-    if kind == "tuning":
-        parts.append(
-            "<p><strong>There are only tuning runs so far: these are shown, and no claim is checked.</strong></p>"
-        )
-    winner = _winner(shown)
-    if winner:
-        parts.append(f"<p>{escape(winner)}</p>")
-    counts = {v: sum(c.verdict == v for c in claims) for v in ("holds", "does not hold", "not checked")}
-    found = (
-        f"Of the paper's claims {_number(counts['holds'])} {'holds' if counts['holds'] == 1 else 'hold'} here, "
-        f"{_number(counts['does not hold'])} {'does' if counts['does not hold'] == 1 else 'do'} not, and "
-        f"{_number(counts['not checked'])} could not be checked"
-    )
-    parts.append(f'<p>{found} (<a href="#claims">which and why</a>).</p>')
-    return "\n".join(parts)
-
-
-def _winner(frame: pd.DataFrame) -> str:
-    """The lowest final train loss at the hardest setting: the largest q and budget, the first of the others."""
-    setting = {c: values_of(frame, c)[0] for c in settings_of(frame)}
-    for c in ("q", "budget"):
-        numbers = [v for v in values_of(frame, c) if v is not None]
-        setting[c] = numbers[-1] if numbers else None
-    rows = where(summary(frame), {**setting, "criterion": "train_loss"})
-    rows = rows[rows["mean"].notna() & (rows["diverged"] == 0)].sort_values("mean")
-    if len(rows) < 2:
-        return ""
-    first, second = (
-        f"{label_of(row['method'])} ({text_of(row['mean'])}{_sd(row['sd'])}, n = {row['n']})"
-        for _, row in rows.head(2).iterrows()
-    )
-    at = ", ".join(f"{name_of(c)} = {text_of(setting[c])}" for c in varying(frame))
-    return f"{'At ' + at + ' the' if at else 'The'} lowest train loss at the end is that of {first}, then {second}."
+from fewrounds.report.html import Html, name_of, plural, plus_minus, table, text_of, varying
 
 
 def claims_table(claims: list[Claim]) -> str:
@@ -146,7 +47,7 @@ def claims_table(claims: list[Claim]) -> str:
         "<p>Each claim is judged by a rule written beside it, on the train loss at the end of the reported runs. "
         "Budgets and q are those of these runs, which need not be the paper's.</p>"
     )
-    return note + table(head, rows, "Claims of the paper", range(len(head)))
+    return note + table(head, rows, "Claims of the paper", range(len(head)), "scroll stack")
 
 
 def rates_table(chosen: pd.DataFrame, meta: Mapping[str, Any]) -> str:
@@ -179,8 +80,9 @@ def _rate(rows: pd.DataFrame) -> Html:
         return Html("–")
     row = rows.iloc[0]
     score = plain(row["score"]) if "score" in rows else None
-    edge = '<br><span class="edge">⚠ at the edge of the grid</span>' if bool(plain(row["at_edge"])) else ""
-    return Html(escape(text_of(row["eta"])) + edge + (f"<small>score {score:.4g}</small>" if score is not None else ""))
+    notes = [f"score {score:.4g}"] * (score is not None)
+    notes += ['<span class="edge">⚠ at the edge of the grid</span>'] * bool(plain(row["at_edge"]))
+    return Html(escape(text_of(row["eta"])) + "".join(f"<small>{note}</small>" for note in notes))
 
 
 def ledger_table(frame: pd.DataFrame) -> str:
@@ -213,8 +115,8 @@ def failures_table(frame: pd.DataFrame, meta: Mapping[str, Any]) -> str:
     if failures:
         columns = ["run", "method", "eta", "seed", "reason"]
         rows = [[label_of(str(f.get(c))) if c == "method" else f.get(c) for c in columns] for f in failures]
-        parts.append(f"<p>{len(failures)} {_plural(len(failures), 'run')} failed, and the rest went on.</p>")
-        parts.append(table([*map(name_of, columns)], rows, "Failed runs", (0, 1, 4)))
+        parts.append(f"<p>{len(failures)} {plural(len(failures), 'run')} failed, and the rest went on.</p>")
+        parts.append(table([*map(name_of, columns)], rows, "Failed runs", (0, 1, 4), "scroll"))
     ends = finals(frame)
     lost = ends[ends["state"] == "diverged"]
     if not lost.empty:
@@ -225,7 +127,7 @@ def failures_table(frame: pd.DataFrame, meta: Mapping[str, Any]) -> str:
             for _, row in lost.sort_values(["role", "method", "run"]).iterrows()
         ]
         parts.append(
-            f"<p>{len(lost)} {_plural(len(lost), 'run')} diverged: the loss was no longer a finite number. In tuning "
+            f"<p>{len(lost)} {plural(len(lost), 'run')} diverged: the loss was no longer a finite number. In tuning "
             "that is what a too large learning rate looks like; a reported run that diverged counts as such in the "
             "figures.</p>"
         )
@@ -244,7 +146,7 @@ def numbers_table(frame: pd.DataFrame) -> str:
     for keys, own in ends.groupby(["method", *settings], dropna=False, sort=True):
         cells = own.set_index("criterion")
         values = [
-            f"{text_of(cells.loc[c, 'mean'])}{_sd(cells.loc[c, 'sd'])}" if cells["n"].iloc[0] else None
+            f"{text_of(cells.loc[c, 'mean'])}{plus_minus(cells.loc[c, 'sd'])}" if cells["n"].iloc[0] else None
             for c in criteria
         ]
         n, diverged = (int(cells[c].iloc[0]) for c in ("n", "diverged"))
@@ -257,78 +159,5 @@ def numbers_table(frame: pd.DataFrame) -> str:
     return f"<details><summary>The numbers at the end of the runs, mean ± standard deviation</summary>{inner}</details>"
 
 
-def made_text(meta: Mapping[str, Any]) -> str:
-    """Commit, versions, machine, seeds and the experiment file."""
-    tuning, report = (list(meta.get(key) or []) for key in ("tuning_seeds", "report_seeds"))
-    versions = ", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())
-    items = {
-        "experiment": meta.get("name"),
-        "commit": meta.get("commit"),
-        "versions": versions,
-        "machine": meta.get("machine"),
-        "started": meta.get("started"),
-        "finished": meta.get("finished") or "not yet",
-        "tuning rule": meta.get("tuning_rule"),
-        "learning rates tried": ", ".join(text_of(eta) for eta in meta.get("etas") or []),
-        "tuning seeds": ", ".join(map(str, tuning)),
-        "reported seeds": ", ".join(map(str, report)),
-    }
-    lines = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in items.items() if value)
-    words = ""
-    if tuning and report:
-        both = [str(seed) for seed in sorted(set(tuning) & set(report))]
-        words = (
-            f"<p><strong>Learning rates were chosen and reported on the same {_plural(len(both), 'seed')} "
-            f"({_listed(both)}), which "
-            "flatters what was chosen.</strong></p>"
-            if both
-            else "<p>Learning rates were chosen on other seeds than those reported, so no figure shows a run that "
-            "had a say in the choice.</p>"
-        )
-    config = str(meta.get("config") or "")
-    details = (
-        f"<details><summary>The experiment file (TOML)</summary><pre>{escape(config)}</pre></details>" if config else ""
-    )
-    return f"{words}<dl>{lines}</dl>{details}"
-
-
-def figures_list(files: Sequence[str]) -> str:
-    """Links to the figures for a paper, each as PNG and PDF."""
-    if not files:
-        return ""
-    stems = list(dict.fromkeys(file.rsplit(".", 1)[0] for file in files))
-    links = "".join(
-        f'<li>{escape(s)}: <a href="figures/{escape(s)}.png">PNG</a>, <a href="figures/{escape(s)}.pdf">PDF</a></li>'
-        for s in stems
-    )
-    return f'<details><summary>Figures for a paper, PNG and PDF</summary><ul class="files">{links}</ul></details>'
-
-
-def _outcomes(ends: pd.DataFrame) -> str:
-    lost = {s: int((ends["state"] == s).sum()) for s in ("diverged", "unfinished")}
-    words = [
-        f"{count} {word}"
-        for count, word in ((lost["diverged"], "diverged"), (lost["unfinished"], "not finished"))
-        if count
-    ]
-    return f"Of these, {_listed(words)}." if words else ""
-
-
-def _sd(sd: Any) -> str:
-    return "" if plain(sd) is None else f" ± {sd:.2g}"
-
-
 def _whole(value: Any) -> Any:
     return None if plain(value) is None else f"{int(value)}"
-
-
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
-def _number(count: int) -> str:
-    return NUMBER_WORDS[count] if count < len(NUMBER_WORDS) else str(count)
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
