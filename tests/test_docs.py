@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
 
 import fewrounds.methods.base as base
+from experiments import fewrounds
+from fewrounds.experiment.config import load_experiment
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -49,17 +49,32 @@ def test_every_method_has_its_section() -> None:
             assert f"`fr.{cls.__name__}(" in text
 
 
-def test_the_demo_ends_in_a_table_and_a_picture(tmp_path: Path) -> None:
-    demo = [sys.executable, str(ROOT / "examples" / "digits_demo.py"), "--rounds", "3", "--output", str(tmp_path)]
-    done = subprocess.run(demo, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
-    rows = [line for line in done.stdout.splitlines() if "±" in line][1:]
-    assert [row.split("  ")[0] for row in rows] == ["minibatch SGD", "Local SGD", "SARAH", "SCAFFOLD", "BVR-L-SGD"]
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    picture = tmp_path / "loss-against-rounds.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    wrong = subprocess.run([*demo, "--q", "2"], capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert wrong.stderr.splitlines() == ["digits_demo: q = 2.0: must lie between 0 and 1"]
+COMMANDS = [
+    (page.name, line.removeprefix("$ "))
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ fewrounds ")
+]
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in COMMANDS}))
+def test_the_commands_of_a_page_run_top_down(page: str, tmp_path: Path) -> None:
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    for _, command in [c for c in COMMANDS if c[0] == page]:
+        done = fewrounds(*shlex.split(command)[1:], cwd=tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout
+
+
+def test_the_demo_is_the_papers_five_methods_by_the_papers_rule() -> None:
+    """What `make demo` runs, and what the README says of it."""
+    demo = load_experiment(ROOT / "experiments" / "demo.toml")
+    assert demo.train.method == ["minibatch-sgd", "local-sgd", "sarah", "scaffold", "bvr-l-sgd"]
+    assert demo.partition.q == [0.85]
+    assert demo.tuning.eta == [0.005, 0.01, 0.05, 0.1, 0.5, 1.0]
+    assert (demo.tuning.rule, demo.tuning.last) == ("paper", 100)
+    assert "fewrounds run experiments/demo.toml" in (ROOT / "Makefile").read_text()
 
 
 def test_the_errors_shown_in_the_readme_are_the_real_ones() -> None:

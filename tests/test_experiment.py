@@ -228,7 +228,8 @@ def test_without_tuning_every_eta_is_reported(tmp_path: Path) -> None:
 def test_the_output_fits_a_terminal_of_80_columns(finished: Path) -> None:
     shown = (finished.parent / "stdout").read_text()
     assert "After the last round (mean ± standard deviation of 2 seeds)" in shown
-    assert max(map(len, shown.splitlines())) <= 90
+    table = shown.split("\nResults: ")[0]
+    assert max(map(len, table.splitlines())) <= 80
     progress = (finished.parent / "stderr").read_text().splitlines()
     assert len(progress) == 16
     assert progress[-1].startswith("[16/16] ")

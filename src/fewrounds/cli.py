@@ -48,15 +48,13 @@ def run(
         _show_estimate(experiment, folder, jobs)
     else:
         _run(experiment, folder, jobs)
-        print(f"\nResults: {folder}   (a page of figures: fewrounds report {folder})")
+        print(f"\nResults: {folder}\nFor a page of figures: fewrounds report {folder}")
 
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A folder of results.", show_default=False)]) -> None:
     """Write a page of figures, and the figures as PNG and PDF, into a folder of results."""
-    from fewrounds.experiment.summary import write_page
-
-    print(f"Page: {write_page(folder)}")
+    _report(folder)
 
 
 @app.command()
@@ -68,12 +66,11 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments on CIFAR-10 (days on a small machine; resumable) and write their page."""
     from fewrounds.experiment.config import load_experiment
-    from fewrounds.experiment.summary import write_page
 
     experiment = load_experiment(_preset(preset), sets)
     folder = output or Path("runs") / experiment.name
     _run(experiment, folder, jobs)
-    print(f"\nPage: {write_page(folder)}")
+    _report(folder)
 
 
 @app.command()
@@ -134,6 +131,16 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
     show_results(folder)
     for run, reason in runner.failures.items():
         print(f"failed: {runner.specs[run].label()}: {reason}", file=sys.stderr)
+
+
+def _report(folder: Path) -> None:
+    from fewrounds.experiment.summary import write_page
+
+    page = write_page(folder)
+    picture = folder / "figures" / "train-loss-against-rounds.png"
+    if picture.exists():
+        print(f"Picture: {picture}")
+    print(f"Page:    {page}")
 
 
 def _show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> None:

@@ -21,9 +21,6 @@ from fewrounds.experiment.progress import GridProgress
 from fewrounds.experiment.store import DONE, ResultsError, Store, now
 from fewrounds.experiment.work import check, data_digest
 
-ATTEMPTS = 2
-"""How often a run is tried whose process dies."""
-
 # ---------------------------------------------------------------------- in a worker process
 
 _messages: Any = None
@@ -75,9 +72,9 @@ def _run(run: str, spec: RunSpec, folder: str) -> tuple[str, str]:
         result = execute(spec, checkpoint=store.run_folder(run) / "checkpoint", callbacks=(tell,))
     except KeyboardInterrupt:
         return "interrupted", ""
-    except (CheckpointError, OSError) as error:
-        return "unwritable", str(error)
     except Exception as error:
+        if isinstance(error, OSError) or (isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError)):
+            return "unwritable", str(error)
         reason = str(error) if isinstance(error, FewroundsError) else f"{type(error).__name__}: {error}"
         reason = " ".join(reason.split())[:300]
         store.save_run(
@@ -122,7 +119,7 @@ class Runner:
         self.failures: dict[str, str] = {}
         self._tuning: list[tuple[RunSpec, dict[str, RunSpec]]] = []
         self._queue: deque[str] = deque()
-        self._attempts: dict[str, int] = {}
+        self._suspects: deque[str] = deque()
 
     def run(self) -> None:
         cells = grid.cells(self.experiment)
@@ -141,8 +138,11 @@ class Runner:
             for run in self.specs:
                 if run not in self._queue:
                     progress.end(run, "", known=True)
-            while self._queue:
-                self._run_pool(progress)
+            while self._queue or self._suspects:
+                if self._suspects:
+                    self._run_alone(self._suspects.popleft(), progress)
+                else:
+                    self._run_pool(self._queue, self.jobs, progress)
         self._save_grid()
 
     def _add(self, specs: list[RunSpec]) -> dict[str, RunSpec]:
@@ -188,40 +188,43 @@ class Runner:
     def _save_grid(self) -> None:
         self.store.save_grid(self.specs, self.experiment.model_dump(mode="json"), self.chosen)
 
-    def _run_pool(self, progress: GridProgress) -> None:
-        """Work off the queue. Returns when it is empty or a process has died; then a new pool goes on."""
+    def _run_alone(self, run: str, progress: GridProgress) -> None:
+        """A process died while this run was under way, perhaps another's. By itself, it is clear whose fault it is."""
+        self._run_pool(deque([run]), 1, progress)
+        if run in self._suspects:
+            self._suspects.remove(run)
+            reason = "its process died twice (killed, or out of memory)"
+            self.store.save_run(run, failure(run, self.specs[run], reason), None)
+            self._note(run, "failed", reason, progress)
+
+    def _run_pool(self, queue: deque[str], jobs: int, progress: GridProgress) -> None:
+        """Work off the queue. Returns when it is empty, or a process has died: then those under way are suspects."""
         context = multiprocessing.get_context("spawn")
         messages = context.Queue()
         under_way: dict[Future[tuple[str, str]], str] = {}
-        with ProcessPoolExecutor(
-            self.jobs, mp_context=context, initializer=_start_process, initargs=(messages,)
-        ) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_process, initargs=(messages,)) as pool:
             try:
-                while self._queue or under_way:
-                    while self._queue and len(under_way) < self.jobs:
-                        run = self._queue.popleft()
-                        future = pool.submit(_run, run, self.specs[run], str(self.store.folder))
-                        under_way[future] = run
+                while queue or under_way:
+                    while queue and len(under_way) < jobs:
+                        run = queue[0]  # taken off the queue only once it is under way
+                        under_way[pool.submit(_run, run, self.specs[run], str(self.store.folder))] = run
+                        queue.popleft()
                     ended, _ = wait(under_way, timeout=0.3, return_when=FIRST_COMPLETED)
                     while not messages.empty():
                         progress.at(*messages.get())
                     for future in ended:
-                        self._ended(under_way.pop(future), future, progress)
+                        outcome, reason = future.result()
+                        self._note(under_way.pop(future), outcome, reason, progress)
             except BrokenProcessPool:
-                self._retry(list(under_way.values()), progress)
+                self._suspects.extend(run for run in under_way.values() if not self.store.is_done(run))
             except BaseException:
                 for process in multiprocessing.active_children():
                     process.terminate()  # SIGTERM: a run saves a checkpoint and ends
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _ended(self, run: str, future: Future[tuple[str, str]], progress: GridProgress) -> None:
-        try:
-            outcome, reason = future.result()
-        except BrokenProcessPool:
-            self._queue.appendleft(run)
-            self._attempts[run] = self._attempts.get(run, 0) + 1
-            raise
+    def _note(self, run: str, outcome: str, reason: str, progress: GridProgress) -> None:
+        """A run has ended. With the last of a cell's tuning runs, its reported runs are known."""
         if outcome == "unwritable":
             raise ResultsError(reason)
         if outcome == "interrupted":
@@ -235,23 +238,10 @@ class Runner:
             progress.add({new: self.specs[new] for new in self.specs if new not in known})
             self._save_grid()
 
-    def _retry(self, runs: list[str], progress: GridProgress) -> None:
-        """A process died. Its run is tried once more, from its checkpoint, and then given up."""
-        for run in runs:
-            self._attempts[run] = self._attempts.get(run, 0) + 1
-            if run not in self._queue:
-                self._queue.append(run)
-        for run in list(self._queue):
-            if self._attempts.get(run, 0) >= ATTEMPTS:
-                self._queue.remove(run)
-                reason = "its process died twice (killed, or out of memory)"
-                self.failures[run] = reason
-                spec = self.specs[run]
-                record = {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
-                self.store.save_run(run, record, None)
-                progress.end(run, f"failed, {reason}")
-        if any(self._tuning):
-            self._choose()
+
+def failure(run: str, spec: RunSpec, reason: str) -> dict[str, Any]:
+    """The record of a run that has failed."""
+    return {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
 
 
 def run_experiment(experiment: Experiment, folder: str | Path, jobs: int | None = None) -> Runner:

@@ -149,7 +149,11 @@ def build_model(settings: dict[str, Any], shape: tuple[int, ...], classes: int, 
                 f"model.kind = 'cnn' needs images of at least 6×6 pixels, but a sample has shape {list(shape)}"
             )
         return cnn(shape, classes, seed)
-    model: nn.Module = _imported(kind)(tuple(shape), classes, seed)
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # a function that leaves the start to torch starts the same each time, too
+        model: nn.Module = _imported(kind)(tuple(shape), classes, seed)
     return model
 
 
