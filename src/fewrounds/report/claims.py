@@ -84,7 +84,8 @@ class _Case:
         self.budgets = [int(budget) for budget in values_of(frame, "budget") if budget is not None]
 
     def need(self, methods: list[str], qs: int = 0, budgets: int = 0) -> None:
-        missing = [label_of(name) for name in methods if name not in set(self.frame["method"])]
+        found = set(self.frame["method"].unique())
+        missing = [label_of(name) for name in methods if name not in found]
         if missing:
             raise _MissingError(f"there is no run of {listed(missing)}")
         if len(self.qs) < qs:

@@ -135,7 +135,9 @@ def _comparison(
         axes.set_axis_off()
     for axes in list(grid.flat)[max(0, len(panels) - 2) : len(panels)]:
         axes.set_xlabel("heterogeneity q" if axis == "q" else "budget: gradients per worker and round")
+    lost = int(rows.drop_duplicates(["method", axis])["diverged"].sum())
     note = f"{VALUES[value]}; mean ± standard deviation, n = {_n(rows['n'])}"
+    note += f", without {lost} that diverged" if lost else ""
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in set(rows["method"])})
     return figure
@@ -170,6 +172,7 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
     for axes in grid[:, 0]:
         axes.set_ylabel(CRITERIA[criterion].label)
     note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
+    note += "; a curve ends where a run diverged" if any(line.diverged for line in lines) else ""
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in {line.method for line in lines}})
     return figure

@@ -73,7 +73,7 @@ def label_of(method: str) -> str:
 
 def methods_of(frame: pd.DataFrame) -> list[str]:
     """The methods in the frame: the paper's in its order, then the others by name."""
-    found = set(frame["method"])
+    found = set(frame["method"].unique())
     return [name for name in METHODS if name in found] + sorted(found - set(METHODS))
 
 
