@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/fewrounds report demo-output
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 # What downloads data or takes minutes.
 test-slow: $(READY)

@@ -267,6 +267,7 @@ def test_help_is_quick_and_imports_no_torch() -> None:
         assert command in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
 def test_trackers_get_the_figures(tmp_path: Path, tracker: str) -> None:
     value = "true" if tracker == "tensorboard" else f'"{tmp_path / "mlruns"}"'

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import math
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from fewrounds.methods.base import Method
     from fewrounds.problem import Problem
     from fewrounds.training import Result, RoundRecord
+
+LARGE = 50_000_000
+"""Bytes from which on a data set that was read into memory is put in the cache instead."""
 
 Rows = npt.NDArray[np.int64]
 Arrays = tuple[npt.NDArray[Any], npt.NDArray[Any]]
@@ -63,8 +67,10 @@ def _prepare(settings: str) -> Prepared:
         test=data["test"],
         test_fraction=data["test_fraction"],
         id_column=data["id_column"],
-        progress=False,
+        progress=multiprocessing.parent_process() is None,  # the first to ask shows the download
     )
+    if not isinstance(found.train[0], np.memmap) and found.train[0].nbytes > LARGE:
+        found = catalog.as_memory_maps(found)  # for all processes to share
     rows = np.arange(len(found.train[1]), dtype=np.int64)
     test = found.test
     if found.classes and data["equalise"]:
