@@ -93,6 +93,10 @@ WRONG = [
     ("[partition]", "[partitions]", "unknown key 'partitions'; did you mean 'partition'?"),
     ("rounds = 12", "rounds = 'many'", "train.rounds = 'many': input should be a valid integer"),
     ("rounds = 12", "", "train.rounds is missing"),
+    ("rounds = 12", "rounds = true", "train.rounds = True: input should be a valid integer"),
+    ("rounds = 12", 'rounds = "3"', "train.rounds = '3': input should be a valid integer"),
+    ("[train]", "[other]", "unknown key 'other'"),
+    ("[data]", "[methods.local-sgdd]\nK = 1\n[data]", "methods.local-sgdd = 'local-sgdd': there is no method"),
     ("rounds = 12", "rounds = 0", "train.rounds = 0: input should be greater than or equal to 1"),
     ("q = [0.1, 0.85]", "q = [0.1, 1.5]", "partition.q = 1.5: input should be less than or equal to 1"),
     ("q = [0.1, 0.85]", "q = []", "partition.q = []: an empty list: give at least one value"),
@@ -149,7 +153,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def history(accuracy: list[float], loss: list[float]):
     import pandas as pd
 
-    return pd.DataFrame({"train_accuracy": accuracy, "train_loss": loss, "test_accuracy": accuracy})
+    rounds = range(len(accuracy))
+    return pd.DataFrame({"round": rounds, "train_accuracy": accuracy, "train_loss": loss, "test_accuracy": accuracy})
 
 
 def test_the_papers_rule_is_the_minimum_over_the_last_rounds() -> None:
@@ -157,6 +162,7 @@ def test_the_papers_rule_is_the_minimum_over_the_last_rounds() -> None:
     assert tuning.score(steady, "finished", "paper", 3) == 0.6
     assert tuning.score(spiky, "finished", "paper", 3) == 0.2
     assert tuning.score(spiky, "finished", "paper", 1) == 0.9
+    assert tuning.score(steady, "finished", "paper", 100) == 0.6, "the start is not an iterate"
     assert tuning.score(spiky, "finished", "final-loss", 3) == -0.5
     assert tuning.score(spiky, "finished", "test_accuracy:max", 3) == 0.9
     assert tuning.score(spiky, "finished", "train_loss:min", 3) == -0.5
@@ -168,6 +174,7 @@ def test_a_diverged_rate_never_wins() -> None:
     assert (choice["eta"], choice["at_edge"]) == (0.1, True)
     everything_diverged = tuning.choose({0.1: [(float("-inf"), float("nan"))], 1.0: [(float("-inf"), float("nan"))]})
     assert everything_diverged["score"] is None
+    assert everything_diverged["eta"] is None
 
 
 def test_the_mean_over_seeds_decides_and_the_loss_between_equals() -> None:

@@ -208,6 +208,72 @@ def test_rates_that_diverge_stop_early_and_are_not_chosen(tmp_path: Path) -> Non
     assert set(frame.query("role == 'report'")["eta"]) == {0.05}
 
 
+def test_a_cell_in_which_every_rate_diverges_says_so_everywhere(tmp_path: Path) -> None:
+    text = SMALL.replace("eta = [0.05, 0.2]", "eta = [1e30, 1e35]").replace("q = [0.1, 0.85]", "q = 0.5")
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "note: local-sgd q=0.5 budget=32: no step size chosen, every step size diverged" in done.stdout
+    page = fewrounds("report", tmp_path / "out")
+    assert page.returncode == 0, page.stderr
+
+
+def test_diverged_runs_are_not_averaged_into_the_table(tmp_path: Path) -> None:
+    text = (
+        SMALL.split("[tuning]")[0]
+        .replace("rounds = 12", "rounds = 12\neta = [0.05, 1e30]")
+        .replace("q = [0.1, 0.85]", "q = 0.5")
+    )
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("local-sgd")]
+    assert rows[0][1] == "0.05"
+    assert rows[1][1:6] == ["1e+30", "2", "of", "2", "diverged"]
+
+
+def test_settings_that_differ_are_never_averaged_together(tmp_path: Path) -> None:
+    text = (
+        SMALL.split("[tuning]")[0]
+        .replace("rounds = 12", 'rounds = 3\neta = 0.1\nweights = ["uniform", "size"]')
+        .replace("q = [0.1, 0.85]", "kind = 'dirichlet'\nalpha = [0.5, 5.0]\nworkers = 4")
+    )
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    for alpha in ("0.5", "5.0"):
+        for weights in ("uniform", "size"):
+            assert f"alpha = {alpha}, weights = {weights}" in done.stdout
+    frame = fr.load_results(tmp_path / "out")
+    mine = frame.query("alpha == 0.5 and weights == 'size' and method == 'local-sgd' and round == 3")
+    shown = done.stdout.split("alpha = 0.5, weights = size")[1].split("local-sgd")[1].split()
+    assert shown[1] == f"{mine['train_loss'].mean():.3f}"
+
+
+def test_a_damaged_history_is_made_anew(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "out"
+    shutil.copytree(finished, folder)
+    first, second = sorted(folder.glob("runs/*/history.parquet"))[:2]
+    first.write_bytes(first.read_bytes()[:100])
+    second.unlink()
+    broken = fewrounds("report", folder)
+    assert broken.returncode == 2
+    assert "is missing or damaged: run the experiment again" in broken.stderr
+    assert fewrounds("run", write(tmp_path), "-o", folder).returncode == 0
+    pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
+
+
+def test_a_changed_model_of_the_users_own_is_run_again(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    text = SMALL.replace("hidden = [8]", 'kind = "ownmodel:build"').replace("q = [0.1, 0.85]", "q = 0.5")
+    runs = []
+    for hidden in (3, 4):
+        (tmp_path / "ownmodel.py").write_text(
+            f"import fewrounds as fr\ndef build(shape, classes, seed): return fr.models.mlp([shape[0], {hidden}, classes], seed)"
+        )
+        assert fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", env=environment).returncode == 0
+        runs.append(set(fr.load_results(tmp_path / "out")["run"]))
+    assert not runs[0] & runs[1]
+
+
 def test_without_tuning_every_eta_is_reported(tmp_path: Path) -> None:
     text = (
         SMALL.split("[tuning]")[0]
@@ -228,6 +294,7 @@ def test_without_tuning_every_eta_is_reported(tmp_path: Path) -> None:
 def test_the_output_fits_a_terminal_of_80_columns(finished: Path) -> None:
     shown = (finished.parent / "stdout").read_text()
     assert "After the last round (mean ± standard deviation of 2 seeds)" in shown
+    assert "q = 0.85" in shown
     table = shown.split("\nResults: ")[0]
     assert max(map(len, table.splitlines())) <= 80
     progress = (finished.parent / "stderr").read_text().splitlines()
@@ -326,6 +393,12 @@ MISTAKES = {
     "unknown rule": (lambda t: ("run", write(t), "-o", t / "o", "--set", "tuning.rule=pape"), "did you mean 'paper'?"),
     "no model": (lambda t: ("run", write(t), "-o", t / "o", "--set", "model.kind=mpl"), "model.kind = 'mpl': must be 'mlp', 'cnn'"),
     "budget too small": (lambda t: ("run", write(t), "-o", t / "o", "--set", "train.budget=1", "--set", "train.budget_mode=strict"), "budget = 1: too small for bvr-l-sgd"),
+    "another experiment": (
+        lambda t: ("run", write(t), "-o", folder_with(t / "f", "results.json", '{"format": 1, "name": "other", "created": ""}')),
+        "has the results of 'other', not 'small': choose another folder",
+    ),
+    "an eta for one method": (lambda t: ("run", write(t), "--set", "methods.local-sgd.eta=0.1"), "methods.local-sgd.eta: step sizes belong in"),
+    "a picture nowhere": (lambda t: ("partition", write(t), "-o", t / "no" / "p.png"), "cannot write the picture"),
     "report of nothing": (lambda t: ("report", t), "is no folder of results: run `fewrounds run FILE` first"),
     "no preset": (lambda t: ("reproduce", "--preset", "papr"), "there is no preset 'papr'; did you mean 'paper'?"),
     "data without a name": (lambda t: ("data",), "give the name of a data set, or --list"),
@@ -350,9 +423,11 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, mistake: str) -> 
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
-    process = start("run", write(tmp_path), "-o", tmp_path / "out")
+    process = start("run", write(tmp_path), "-o", tmp_path / "out", "--set", "train.rounds=5000")
     try:
-        process.stderr.readline()
+        until = time.monotonic() + 60
+        while not list((tmp_path / "out").glob("runs/*/checkpoint")) and time.monotonic() < until:
+            time.sleep(0.1)
         done = fewrounds("run", write(tmp_path), "-o", tmp_path / "out")
         assert done.returncode == 2
         assert "is in use by another run: choose another folder" in done.stderr

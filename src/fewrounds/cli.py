@@ -127,10 +127,10 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
     except KeyboardInterrupt:
         print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
-    trackers.log(experiment.track, Store(folder), experiment.name)
-    show_results(folder)
     for run, reason in runner.failures.items():
         print(f"failed: {runner.specs[run].label()}: {reason}", file=sys.stderr)
+    trackers.log(experiment.track, Store(folder), experiment.name)
+    show_results(folder)
 
 
 def _report(folder: Path) -> None:

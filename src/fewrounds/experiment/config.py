@@ -38,7 +38,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Data(Section):
@@ -70,7 +70,7 @@ class Partition(Section):
     alpha: Axis[Positive] | None = None
     shards_per_worker: Axis[Count] | None = None
     classes_per_worker: Axis[Count] | None = None
-    seed: Axis[int] = Field(default=[0])
+    seed: Axis[Annotated[int, Field(ge=0)]] = Field(default=[0])
 
 
 class Model(Section):
@@ -142,6 +142,8 @@ class Experiment(Section):
         for name, settings in self.methods.items():
             known = {field.name for field in dataclasses.fields(method_class(name))}
             for key in settings:
+                if key == "eta":
+                    raise ValueError(f"methods.{name}.eta: step sizes belong in train.eta or tuning.eta")
                 if key not in known:
                     raise ValueError(f"methods.{name}: unknown key {key!r}; {nearest(key, known)}")
         return self
@@ -188,7 +190,7 @@ def explain(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
     # A key that is misspelt is also missing: say the first.
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    place = [str(part) for part in first["loc"] if not isinstance(part, int)]
+    place = [str(part) for part in first["loc"] if not isinstance(part, int) and part != "[key]"]
     key = ".".join(place)
     if first["type"] == "extra_forbidden":
         section: Any = Experiment
@@ -199,6 +201,8 @@ def explain(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{key} is missing"
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("model_type", "dict_type"):
+        message = "a section is expected here, [section] with keys below it"
     message = message[0].lower() + message[1:]
     if not key:
         return message

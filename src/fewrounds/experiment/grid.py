@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import itertools
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fewrounds.experiment.config import Experiment
@@ -41,7 +43,8 @@ class RunSpec:
 
     def fingerprint(self, data: str) -> str:
         """The name of the run: a digest of its settings, its data and the code of its method."""
-        content = {**self.identity(), "data_digest": data, "code": code_digest(self.train["method"]), "format": FORMAT}
+        code = [code_digest(self.train["method"]), model_digest(self.model["kind"])]
+        content = {**self.identity(), "data_digest": data, "code": code, "format": FORMAT}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def cell(self) -> dict[str, Any]:
@@ -75,6 +78,17 @@ def code_digest(method: str) -> str:
         assert module is not None, "a registered method lives in a module"
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()
+
+
+@cache
+def model_digest(kind: str) -> str:
+    """A digest of the file that builds a model of the user's own; "" for the package's."""
+    if ":" not in kind:
+        return ""
+    found = importlib.util.find_spec(kind.partition(":")[0])
+    if found is None or found.origin is None:
+        return ""
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
 
 
 def cells(experiment: Experiment) -> list[RunSpec]:
@@ -133,7 +147,8 @@ RELEVANT = {
 
 def _relevant(partition: dict[str, Any]) -> dict[str, Any]:
     """Only the settings this kind of split uses: another alpha makes no other class-skew split."""
-    used = RELEVANT[partition["kind"]] | {"kind", "workers", "seed"}
+    used = RELEVANT[partition["kind"]] | {"kind"}
+    used |= set() if partition["kind"] == "natural" else {"workers", "seed"}
     return {key: value if key in used else None for key, value in partition.items()}
 
 

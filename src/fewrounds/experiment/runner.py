@@ -13,13 +13,13 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from fewrounds.errors import CheckpointError, FewroundsError
+from fewrounds.errors import CheckpointError, FewroundsError, SettingError
 from fewrounds.experiment import grid, tuning
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
-from fewrounds.experiment.store import DONE, ResultsError, Store, now
-from fewrounds.experiment.work import check, data_digest
+from fewrounds.experiment.store import DONE, ResultsError, Store, now, setting_columns
+from fewrounds.experiment.work import check, data_digest, prepare
 
 # ---------------------------------------------------------------------- in a worker process
 
@@ -125,6 +125,9 @@ class Runner:
         cells = grid.cells(self.experiment)
         for cell in cells:
             check(grid.with_values(cell, 0.1, 0, ""))
+            if self.experiment.tuning and self.experiment.tuning.rule == "paper" and not prepare(cell.data).classes:
+                source = cell.data["source"]
+                raise SettingError(f"tuning.rule = 'paper' needs classes, {source} has none; use 'final-loss'")
         for cell in cells:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
@@ -176,14 +179,11 @@ class Runner:
             history = self.store.history(run)
             value = tuning.score(history, record["outcome"], how.rule, how.last)
             results.setdefault(spec.train["eta"], []).append((value, float(history["train_loss"].iloc[-1])))
-        cell_columns = {
-            "dataset": cell.data["source"],
-            "partition": cell.partition["kind"],
-            "q": cell.partition["q"],
-            "alpha": cell.partition["alpha"],
-            **{key: cell.train[key] for key in ("method", "budget", "budget_mode", "rounds")},
-        }
-        return {**cell_columns, **(tuning.choose(results) if results else {"eta": None})}
+        choice = tuning.choose(results) if results else {"eta": None}
+        reason = (
+            "" if choice["eta"] is not None else "every step size diverged" if results else "every tuning run failed"
+        )
+        return {**setting_columns(cell.identity()), **choice, "reason": reason}
 
     def _save_grid(self) -> None:
         self.store.save_grid(self.specs, self.experiment.model_dump(mode="json"), self.chosen)

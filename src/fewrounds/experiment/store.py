@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
+from pyarrow import ArrowException, parquet
 
 from fewrounds.errors import FewroundsError
 from fewrounds.experiment.grid import RunSpec
@@ -43,7 +44,7 @@ class Store:
             existing = self.folder / "results.json"
             if self.folder.exists() and not self.folder.is_dir():
                 raise ResultsError(f"{self.folder} is a file: choose a folder for the results")
-            if self.folder.is_dir() and any(self.folder.iterdir()) and not existing.exists():
+            if self.folder.is_dir() and not existing.exists() and self._has_something():
                 raise ResultsError(f"{self.folder} is not empty and holds no results: choose another folder")
             (self.folder / "runs").mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.folder / "lock", blocking=False)
@@ -52,13 +53,21 @@ class Store:
             except filelock.Timeout:
                 raise ResultsError(f"{self.folder} is in use by another run: choose another folder") from None
             if existing.exists():
-                self.check_version()
+                found = self.check_version()["name"]
+                if found != name:
+                    raise ResultsError(
+                        f"{self.folder} has the results of {found!r}, not {name!r}: choose another folder"
+                    )
             else:
                 write_json(existing, {"format": FORMAT, "name": name, "created": now()})
         try:
             yield
         finally:
             lock.release()
+
+    def _has_something(self) -> bool:
+        """Anything but what a start that was killed leaves behind."""
+        return any(path.name not in ("lock", "runs") or any(path.glob("*")) for path in self.folder.iterdir())
 
     def check_version(self) -> dict[str, Any]:
         path = self.folder / "results.json"
@@ -68,8 +77,8 @@ class Store:
             content: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ResultsError(f"{path} cannot be read: {error}") from None
-        if content.get("format") != FORMAT:
-            found = content.get("format")
+        if not isinstance(content, dict) or content.get("format") != FORMAT or not {"name", "created"} <= set(content):
+            found = content.get("format") if isinstance(content, dict) else None
             raise ResultsError(f"{self.folder} has results of format {found}, this version reads {FORMAT}")
         return content
 
@@ -88,12 +97,22 @@ class Store:
 
     def is_done(self, run: str) -> bool:
         record = self.record(run)
-        return record is not None and record["outcome"] in DONE
+        if record is None or record["outcome"] not in DONE:
+            return False
+        try:
+            parquet.read_metadata(self.run_folder(run) / "history.parquet")
+        except (OSError, ArrowException):
+            return False  # missing or damaged: the run is done again
+        return True
 
     def history(self, run: str) -> pandas.DataFrame:
         import pandas
 
-        return pandas.read_parquet(self.run_folder(run) / "history.parquet")
+        path = self.run_folder(run) / "history.parquet"
+        try:
+            return pandas.read_parquet(path)
+        except (OSError, ArrowException):
+            raise ResultsError(f"{path} is missing or damaged: run the experiment again, and it is made anew") from None
 
     def save_run(self, run: str, record: dict[str, Any], history: pandas.DataFrame | None) -> None:
         folder = self.run_folder(run)
@@ -142,15 +161,8 @@ def load_results(folder: str | Path) -> pandas.DataFrame:
         columns = {
             "run": run,
             "role": spec["role"],
-            "dataset": spec["data"]["source"],
-            "partition": spec["partition"]["kind"],
-            **{key: spec["partition"][key] for key in ("q", "alpha", "shards_per_worker", "classes_per_worker")},
-            "partition_seed": spec["partition"]["seed"],
-            "l2": spec["model"]["l2"],
-            **{
-                key: spec["train"][key]
-                for key in ("method", "eta", "seed", "budget", "budget_mode", "rounds", "weights")
-            },
+            **setting_columns(spec),
+            **{key: spec["train"][key] for key in ("eta", "seed")},
             **{key: record[key] for key in ("K", "b", "workers", "outcome")},
         }
         frames.append(store.history(run).assign(**columns))
@@ -160,6 +172,19 @@ def load_results(folder: str | Path) -> pandas.DataFrame:
     floats = dict.fromkeys(("q", "alpha", "eta", "l2"), "float64")
     whole = dict.fromkeys(("K", "b", "budget", "shards_per_worker", "classes_per_worker"), "Int64")
     return frame.astype({**floats, **whole})
+
+
+def setting_columns(spec: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run as columns of a frame, but for eta and seed."""
+    partition = spec["partition"]
+    return {
+        "dataset": spec["data"]["source"],
+        "partition": partition["kind"],
+        **{key: partition[key] for key in ("q", "alpha", "shards_per_worker", "classes_per_worker", "workers")},
+        "partition_seed": partition["seed"],
+        "l2": spec["model"]["l2"],
+        **{key: spec["train"][key] for key in ("method", "budget", "budget_mode", "rounds", "weights")},
+    }
 
 
 def environment() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fewrounds.errors import SettingError
 from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.progress import duration
@@ -20,7 +21,8 @@ from fewrounds.experiment.store import Store, load_results
 if TYPE_CHECKING:
     import pandas
 
-AXES = ("dataset", "partition", "q", "alpha", "shards_per_worker", "classes_per_worker", "budget", "budget_mode", "l2")
+AXES = ("q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "budget")
+"""What tells one choice of a step size from another in a note."""
 
 
 def table(title: str, headings: list[str], left: int = 1) -> Table:
@@ -32,38 +34,60 @@ def table(title: str, headings: list[str], left: int = 1) -> Table:
 
 
 def show_results(folder: Path) -> None:
-    """The reported runs after their last round, a row for each method and combination of axes."""
+    """The reported runs after their last round: a table for each combination of axes, a row for each method."""
+    from fewrounds.report.frames import settings_of, values_of
+
     frame = load_results(folder)
     reported = frame[frame["role"] == "report"]
-    if reported.empty:
-        return
-    last = reported.sort_values("round").groupby("run", sort=False).last()
-    axes = [axis for axis in AXES if last[axis].nunique(dropna=True) > 1]
-    seeds = last["seed"].nunique()
-    title = (
-        f"After the last round (mean ± standard deviation of {seeds} seeds)" if seeds > 1 else "After the last round"
-    )
-    headings = ["method", *axes, "η", "train loss", "test\naccuracy %", "rounds", "gradients\nper worker", "MB\nmoved"]
+    if not reported.empty:
+        seeds = reported["seed"].nunique()
+        spread = f" (mean ± standard deviation of {seeds} seeds)" if seeds > 1 else ""
+        Console().print(f"After the last round{spread}", style="italic", highlight=False)
+        last = reported.loc[reported.groupby("run", sort=False)["round"].idxmax()]  # in the order of the grid
+        axes = [c for c in settings_of(reported) if c != "eta" and len(values_of(reported, c)) > 1]
+        for setting, runs in _by_setting(last, axes):
+            Console().print(_result_table(", ".join(f"{key} = {value}" for key, value in setting.items()), runs))
+    for choice in Store(folder).grid()["chosen"]:
+        where = " ".join([choice["method"], *(f"{key}={choice[key]}" for key in AXES if choice[key] is not None)])
+        if choice["eta"] is None:
+            print(f"note: {where}: no step size chosen, {choice['reason']}")
+        elif choice["at_edge"]:
+            print(f"note: {where}: η = {choice['eta']:g} is at the edge of the grid")
+
+
+def _by_setting(runs: pandas.DataFrame, axes: list[str]) -> list[tuple[dict[str, Any], pandas.DataFrame]]:
+    """The runs of each combination of these columns, in their order."""
+    if not axes:
+        return [({}, runs)]
+    from fewrounds.report.frames import plain, values_of, where
+
+    first, *rest = axes
+    out = []
+    for value in values_of(runs, first):
+        for setting, own in _by_setting(where(runs, {first: value}), rest):
+            out.append(({first: plain(value), **setting}, own))
+    return [(setting, own) for setting, own in out if not own.empty]
+
+
+def _result_table(title: str, runs: pandas.DataFrame) -> Table:
+    headings = ["method", "η", "train loss", "test\naccuracy %", "rounds", "gradients\nper worker", "MB\nmoved"]
     shown = table(title, headings)
-    order = {name: number for number, name in enumerate(dict.fromkeys(reported["method"]))}
-    groups = last.groupby([*axes, "method", "eta"], dropna=False, sort=True)
-    for key, runs in sorted(groups, key=lambda item: (*map(str, item[0][:-2]), order[item[0][-2]])):
-        *values, method, eta = key
-        megabytes = (runs["bytes_up"] + runs["bytes_down"]).mean() / 1e6
+    order = list(dict.fromkeys(runs["method"]))
+    groups = sorted(runs.groupby(["method", "eta"]), key=lambda group: (order.index(group[0][0]), group[0][1]))
+    for (method, eta), own in groups:
+        good = own[own["outcome"] == "finished"]
+        lost = len(own) - len(good)
+        megabytes = (own["bytes_up"] + own["bytes_down"]).mean() / 1e6
         shown.add_row(
             str(method),
-            *(f"{value:g}" if isinstance(value, float) else str(value) for value in values),
             f"{eta:g}",
-            _spread(runs["train_loss"], 3),
-            _spread(100 * runs["test_accuracy"], 1),
-            f"{runs['round'].max()}",
-            f"{runs['gradients_per_worker'].mean():,.0f}",
-            f"{megabytes:,.0f}",
+            f"{lost} of {len(own)} diverged" if lost else _spread(good["train_loss"], 3),
+            _spread(100 * good["test_accuracy"], 1),
+            f"{own['round'].max()}",
+            f"{own['gradients_per_worker'].mean():,.0f}",
+            f"{megabytes:,.0f}" if megabytes >= 10 else f"{megabytes:.2g}",
         )
-    Console().print(shown)
-    edges = [choice for choice in Store(folder).grid()["chosen"] if choice.get("at_edge")]
-    for choice in edges:
-        print(f"note: {choice['method']}: the chosen η = {choice['eta']:g} is at the edge of the grid")
+    return shown
 
 
 def _spread(values: pandas.Series[float], digits: int) -> str:
@@ -95,7 +119,7 @@ def write_page(folder: Path) -> Path:
         "description": experiment["description"],
         **content["environment"],
         "started": store.check_version()["created"],
-        "finished": content["updated"],
+        "finished": content["updated"] if all(store.record(run) for run in content["runs"]) else None,
         "tuning_rule": tuning.get("rule", ""),
         "tuning_seeds": tuning.get("seed", []),
         "report_seeds": experiment["train"]["seed"],
@@ -104,7 +128,11 @@ def write_page(folder: Path) -> Path:
         "failures": failures,
     }
     chosen = pandas.DataFrame(
-        [{k: v for k, v in c.items() if k != "scores"} for c in content["chosen"] if c["eta"] is not None]
+        [
+            {k: v for k, v in c.items() if k not in ("scores", "reason")}
+            for c in content["chosen"]
+            if c["eta"] is not None
+        ]
     )
     return write_report(folder, load_results(folder), chosen, meta)
 
@@ -173,19 +201,23 @@ def show_partitions(experiment: Experiment, picture: Path) -> None:
     for axis, cell in zip(axes[0], splits.values(), strict=True):
         prepared, parts = prepare(cell.data), parts_of(cell)
         labels = np.asarray(prepared.train[1])
-        classes = np.unique(labels[prepared.rows])
+        classes = np.unique(labels[prepared.rows]) if prepared.classes else np.array([])
         counts = np.array([[int((labels[part] == c).sum()) for c in classes] for part in parts])
         settings = [f"{k} = {v:g}" for k, v in cell.partition.items() if isinstance(v, float)]
         title = ", ".join([cell.data["source"], cell.partition["kind"], *settings])
         shown = table(title, ["worker", *(str(c) for c in classes), "total"])
-        for p, row in enumerate(counts):
-            shown.add_row(str(p), *(str(n) for n in row), str(row.sum()))
+        for p, (row, part) in enumerate(zip(counts, parts, strict=True)):
+            shown.add_row(str(p), *(str(n) for n in row), str(len(part)))
         Console().print(shown)
         print(f"fingerprint {fingerprint(parts)[:16]}\n")
-        image = axis.imshow(counts, cmap="Blues", aspect="auto")
-        axis.set(title=title, xlabel="class", ylabel="worker")
+        drawn = counts if prepared.classes else np.array([[len(part)] for part in parts])
+        image = axis.imshow(drawn, cmap="Blues", aspect="auto")
+        axis.set(title=title, xlabel="class" if prepared.classes else "", ylabel="worker")
         figure.colorbar(image, ax=axis, label="samples")
-    figure.savefig(picture, dpi=130)
+    try:
+        figure.savefig(picture, dpi=130)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"cannot write the picture {picture}: {error}") from None
     print(f"Picture: {picture}")
 
 
@@ -193,15 +225,17 @@ def list_data() -> None:
     """The data sets that are known, and which are in the cache."""
     from fewrounds.data import catalog, home
 
-    shown = table("Data sets", ["name", "what it is", "in the cache", "size"], left=3)
     for entry in catalog.listing():
-        size = f"{entry.bytes / 1e6:.0f} MB" if entry.bytes else ""
-        shown.add_row(entry.name, entry.what, f"yes, from {entry.source}" if entry.cached else "no", size)
-    Console().print(shown)
+        size = f", {entry.bytes / 1e6:.0f} MB" if entry.bytes else ""
+        state = f"there, from {entry.source}{size}" if entry.cached else f"not there yet: fewrounds data {entry.name}"
+        print(f"{entry.name:14} {entry.what}\n{'':14} {state}")
     print(f"\nCache: {home.home()}")
 
 
 def fetch_data(name: str) -> None:
     from fewrounds.data import catalog
 
-    print(f"{name}: {catalog.fetch(name)}")
+    if name == "digits":
+        print("digits: ships with scikit-learn, nothing to fetch")
+    else:
+        print(f"{name}: {catalog.fetch(name)}")

@@ -29,7 +29,8 @@ def score(history: pandas.DataFrame, outcome: str, rule: str, last: int) -> floa
     if outcome != "finished":
         return -math.inf
     if rule == "paper":
-        value = float(history["train_accuracy"].tail(last).min())
+        rounds = history["round"].max()  # the start, round 0, is no iterate of the method
+        value = float(history.loc[history["round"] > max(0, rounds - last), "train_accuracy"].min())
     elif rule == "final-loss":
         value = -float(history["train_loss"].iloc[-1])
     else:
@@ -39,7 +40,7 @@ def score(history: pandas.DataFrame, outcome: str, rule: str, last: int) -> floa
 
 
 def choose(tried: dict[float, list[tuple[float, float]]]) -> dict[str, Any]:
-    """The best eta from {eta: [(score, final train loss) for each tuning seed]}.
+    """The best eta from {eta: [(score, final train loss) for each tuning seed]}, or None if all have diverged.
 
     The mean score over the seeds decides; between equals, the lower final train loss.
     """
@@ -49,9 +50,10 @@ def choose(tried: dict[float, list[tuple[float, float]]]) -> dict[str, Any]:
         loss = sum(losses) / len(losses)
         means[eta] = (sum(scores) / len(scores), -loss if math.isfinite(loss) else -math.inf)
     eta = max(means, key=lambda e: means[e])
+    best = means[eta][0]
     return {
-        "eta": eta,
-        "score": means[eta][0] if math.isfinite(means[eta][0]) else None,
-        "at_edge": len(means) > 1 and eta in (min(means), max(means)),
+        "eta": eta if math.isfinite(best) else None,
+        "score": best if math.isfinite(best) else None,
+        "at_edge": math.isfinite(best) and len(means) > 1 and eta in (min(means), max(means)),
         "scores": {str(e): value[0] if math.isfinite(value[0]) else None for e, value in sorted(means.items())},
     }

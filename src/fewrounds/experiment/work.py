@@ -61,12 +61,13 @@ def _prepare(settings: str) -> Prepared:
     from fewrounds.data import catalog
 
     data = json.loads(settings)
+    named = data["source"] in catalog.NAMES  # these have labels and a test part of their own
     found = catalog.load(
         data["source"],
-        label=data["label"],
-        test=data["test"],
+        label=None if named else data["label"],
+        test=None if named else data["test"],
         test_fraction=data["test_fraction"],
-        id_column=data["id_column"],
+        id_column=None if named else data["id_column"],
         progress=multiprocessing.parent_process() is None,  # the first to ask shows the download
     )
     if not isinstance(found.train[0], np.memmap) and found.train[0].nbytes > LARGE:
@@ -78,6 +79,8 @@ def _prepare(settings: str) -> Prepared:
         if test is not None:
             kept = partition.equalise_classes(test[1])
             test = test if len(kept) == len(test[1]) else (test[0][kept], test[1][kept])
+    if data["limit"] is not None and not found.classes:
+        raise SettingError("data.limit keeps samples of every class, but the data set has no classes: leave it out")
     if data["limit"] is not None:
         labels = np.asarray(found.train[1])[rows]
         rows = np.sort(np.concatenate([rows[labels == c][: data["limit"]] for c in np.unique(labels)]))

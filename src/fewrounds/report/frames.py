@@ -93,8 +93,9 @@ def settings_of(frame: pd.DataFrame) -> list[str]:
     others = [
         c for c in runs.columns if c not in {*known, *CRITERIA, *COSTS, "run", "role", "outcome", "round", "picked"}
     ]
-    # A value of its own for every run is an identity, such as a path: the last thing to tell two runs apart by.
-    others.sort(key=lambda column: (column != "eta", runs[column].astype(str).nunique() == len(runs)))
+    # A value of its own for every run is an identity, such as a path, and a tuned eta follows from the axes of the
+    # grid: the last things to tell two runs apart by.
+    others.sort(key=lambda column: (column == "eta", runs[column].astype(str).nunique() == len(runs)))
     for column in others:
         words = runs[column].astype(str)
         if (words.groupby([runs[name] for name in known], dropna=False).nunique() > 1).any():

@@ -80,7 +80,7 @@ def _rate(rows: pd.DataFrame) -> Html:
         return Html("–")
     row = rows.iloc[0]
     score = plain(row["score"]) if "score" in rows else None
-    notes = [f"score {score:.4g}"] * (score is not None)
+    notes = [] if score is None else [f"score {score:.4g}"]
     notes += ['<span class="edge">⚠ at the edge of the grid</span>'] * bool(plain(row["at_edge"]))
     return Html(escape(text_of(row["eta"])) + "".join(f"<small>{note}</small>" for note in notes))
 
