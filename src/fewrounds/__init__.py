@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fewrounds import models
     from fewrounds.data.sources import Part, Stream
-    from fewrounds.errors import CheckpointError, DataError, FewroundsError, ProblemError, SettingError
+    from fewrounds.errors import CheckpointError, DataError, FewroundsError, ProblemError, ResultsError, SettingError
     from fewrounds.experiment.store import load_results
     from fewrounds.methods import (
         BVRLSGD,
@@ -32,7 +32,14 @@ __version__ = "0.1.0"
 # can answer `--help` without waiting for torch.
 _HOME = {
     "fewrounds.data.sources": ("Part", "Stream"),
-    "fewrounds.errors": ("CheckpointError", "DataError", "FewroundsError", "ProblemError", "SettingError"),
+    "fewrounds.errors": (
+        "CheckpointError",
+        "DataError",
+        "FewroundsError",
+        "ProblemError",
+        "ResultsError",
+        "SettingError",
+    ),
     "fewrounds.experiment.store": ("load_results",),
     "fewrounds.methods": (
         "BVRLSGD",
@@ -65,6 +72,7 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Result",
+    "ResultsError",
     "RoundRecord",
     "SARAH",
     "SCAFFOLD",

@@ -21,7 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fewrounds.engine.base import Committed
-from fewrounds.errors import CheckpointError
+from fewrounds.errors import CheckpointError, one_line
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import State
 
@@ -53,7 +53,7 @@ class Checkpoints:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes off the folder. The lock goes with the process, however it ends."""
-        with _one_line(f"cannot use {self.folder} for checkpoints"):
+        with one_line(f"cannot use {self.folder} for checkpoints", CheckpointError):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.folder / "lock", blocking=False)
             try:
@@ -100,7 +100,7 @@ class Checkpoints:
         }
         document = {"content": content, "sha256": _digest(content)}
         stem = self.folder / f"round-{snapshot.round:08d}"
-        with _one_line(f"cannot write the checkpoint {stem}.json"):
+        with one_line(f"cannot write the checkpoint {stem}.json", CheckpointError):
             _write_whole(stem.with_suffix(".safetensors"), blob)
             _write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
             kept = {path.stem for path in [p for p in self._files() if p.stem <= stem.name][-KEEP:]}
@@ -230,11 +230,3 @@ def _write_whole(path: Path, blob: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-@contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{what}: {error.strerror or error}") from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -28,6 +29,19 @@ class DataError(FewroundsError):
 
 class CheckpointError(FewroundsError):
     """A checkpoint cannot be written, read, or does not belong to this run."""
+
+
+class ResultsError(FewroundsError):
+    """A results folder cannot be read or written."""
+
+
+@contextmanager
+def one_line(what: str, kind: type[FewroundsError]) -> Iterator[None]:
+    """What the operating system refuses becomes an error of this kind: what could not be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from error
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -13,12 +13,12 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from fewrounds.errors import CheckpointError, FewroundsError, SettingError
+from fewrounds.errors import CheckpointError, FewroundsError, ResultsError, SettingError
 from fewrounds.experiment import grid, tuning
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
-from fewrounds.experiment.store import DONE, ResultsError, Store, now, setting_columns
+from fewrounds.experiment.store import DONE, Store, now, setting_columns
 from fewrounds.experiment.work import check, data_digest, prepare
 
 # ---------------------------------------------------------------------- in a worker process

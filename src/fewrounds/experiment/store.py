@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 from pyarrow import ArrowException, parquet
 
-from fewrounds.errors import FewroundsError
+from fewrounds.errors import ResultsError, one_line
 from fewrounds.experiment.grid import RunSpec
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 DONE = ("finished", "diverged")
-
-
-class ResultsError(FewroundsError):
-    """A results folder cannot be read or written."""
 
 
 class Store:
@@ -40,7 +36,7 @@ class Store:
     @contextmanager
     def open(self, name: str) -> Iterator[None]:
         """Create or take over the folder, and keep other processes off it."""
-        with one_line(f"cannot use {self.folder} for results"):
+        with one_line(f"cannot use {self.folder} for results", ResultsError):
             existing = self.folder / "results.json"
             if self.folder.exists() and not self.folder.is_dir():
                 raise ResultsError(f"{self.folder} is a file: choose a folder for the results")
@@ -116,7 +112,7 @@ class Store:
 
     def save_run(self, run: str, record: dict[str, Any], history: pandas.DataFrame | None) -> None:
         folder = self.run_folder(run)
-        with one_line(f"cannot write {folder}"):
+        with one_line(f"cannot write {folder}", ResultsError):
             folder.mkdir(parents=True, exist_ok=True)
             if history is not None:
                 temporary = folder / "history.parquet.tmp"
@@ -136,7 +132,7 @@ class Store:
             "environment": environment(),
             "updated": now(),
         }
-        with one_line(f"cannot write {self.folder}"):
+        with one_line(f"cannot write {self.folder}", ResultsError):
             write_json(self.folder / "grid.json", content)
 
     def grid(self) -> dict[str, Any]:
@@ -216,11 +212,3 @@ def write_json(path: Path, content: Any) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
     temporary.replace(path)
-
-
-@contextmanager
-def one_line(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ResultsError(f"{what}: {error.strerror or error}") from error
