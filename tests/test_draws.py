@@ -103,7 +103,7 @@ def test_draws_of_old_releases_stay_valid() -> None:
 def test_a_shard_gives_the_same_samples_however_they_are_cut(K: int, b: int) -> None:
     shard = Shard(torch.arange(50.0))
     rng = Draws(1).generator
-    whole = torch.cat(list(shard.sample(rng("local", 1, 0), 6)))
+    whole = torch.cat(list(shard.batches(rng("local", 1, 0), 1, 6)))
     cut = torch.cat(list(shard.batches(rng("local", 1, 0), K, b)))
     assert torch.equal(whole, cut)
 

@@ -23,13 +23,13 @@ def batch_size(z: Batch) -> int:
     return int(leaves(z)[0].shape[0])
 
 
-def stack(batches: Sequence[Batch]) -> Batch:
-    """One batch a row, as one batch with the rows in front."""
+def stack(batches: Sequence[Batch], dim: int = 0) -> Batch:
+    """One batch a row, as one batch with the rows in front (or at `dim`)."""
     if len(batches) == 1:
-        return map_batch(lambda part: part.unsqueeze(0), batches[0])
+        return map_batch(lambda part: part.unsqueeze(dim), batches[0])
     if isinstance(batches[0], Tensor):
-        return torch.stack([leaves(z)[0] for z in batches])
-    return tuple(torch.stack(parts) for parts in zip(*(leaves(z) for z in batches), strict=True))
+        return torch.stack([leaves(z)[0] for z in batches], dim)
+    return tuple(torch.stack(parts, dim) for parts in zip(*(leaves(z) for z in batches), strict=True))
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:

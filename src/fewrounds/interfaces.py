@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
-
-from fewrounds.batch import Batch
 
 Out = TypeVar("Out", Tensor, tuple[Tensor, ...])
 """What a task sends back: one vector or several, each [rows, d], or [d] where the rows agree."""
@@ -23,26 +21,47 @@ class Memory(Protocol):
         """Keep a vector for each row. It counts from the end of the round on."""
 
 
+Gradient = Callable[[Tensor], Tensor]
+"""g_k: the mean gradient of the step's batch, the same samples wherever it is asked for within the step."""
+
+Step = Callable[..., Tensor | tuple[Tensor, ...]]
+"""step(g, *vectors, **constants): the vectors after one local step, written with +, -, * and / alone.
+
+It is traced and compiled where that pays, so it must be a function of a module, and the same for every k.
+"""
+
+
 class Rows(Protocol):
     """A block of workers, one a row. Vectors are [rows, d], or [d] where the rows share one."""
 
     @property
     def memory(self) -> Memory: ...
 
-    def gradient(self, x: Tensor, z: Batch) -> Tensor:
-        """[rows, d]: the mean gradient of each row's batch at its x."""
+    def iterate(
+        self,
+        step: Step,
+        start: tuple[Tensor, ...],
+        purpose: str,
+        count: int,
+        b: int,
+        *,
+        keep: Sequence[int] | None = None,
+        **constants: Tensor | float,
+    ) -> tuple[Tensor, ...]:
+        """The vectors after `count` steps from `start`, each on a fresh batch of b i.i.d. samples for each row.
+
+        The batches are those drawn for this purpose, round and worker. With `keep`, a number of steps for each row,
+        the first vector as it was after so many steps is returned as well, last.
+        """
+
+    def average(self, expression: Step, purpose: str, n: int, **points: Tensor) -> Tensor:
+        """[rows, d]: expression(g, **points) with g over n i.i.d. samples for each row; linear in g."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
         """[rows, d]: ∇f_p(x), over all data of each worker."""
 
-    def batches(self, purpose: str, count: int, b: int) -> Iterator[Batch]:
-        """`count` batches of b i.i.d. samples for each row, drawn for this purpose, round and worker."""
-
-    def mean(self, function: Callable[[Batch], Tensor], purpose: str, n: int) -> Tensor:
-        """The mean of function(z) over n i.i.d. samples for each row, in parts that fit in memory."""
-
-    def integers(self, purpose: str, n: int) -> Tensor:
-        """[rows, 1]: a uniform integer in 0 … n - 1 for each row."""
+    def integers(self, purpose: str, n: int) -> list[int]:
+        """A uniform integer in 0 … n - 1 for each row."""
 
 
 class Engine(Protocol):
@@ -56,8 +75,10 @@ class Engine(Protocol):
     def round(self) -> int:
         """The number of the round under way; the first is 1."""
 
-    def mean(self, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
-        """Every worker runs the task; the weighted mean of what they send comes back."""
+    def mean(
+        self, task: Callable[..., Out], /, *vectors: Tensor, among: Sequence[int] | None = None, **settings: Any
+    ) -> Out:
+        """Every worker (or each of those in `among`) runs the task; the weighted mean of what they send comes back."""
 
     def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
         """Only worker p runs the task."""
@@ -67,6 +88,9 @@ class Engine(Protocol):
 
     def pick(self) -> int:
         """The worker p̂ of this round, drawn by the weights and recorded in the history."""
+
+    def participants(self, m: int | None) -> Sequence[int] | None:
+        """The m workers that take part in this round, drawn uniformly; None, for everyone, if m is None."""
 
     def integer(self, purpose: str, n: int) -> int:
         """One uniform integer in 0 … n - 1, drawn for this purpose and round."""

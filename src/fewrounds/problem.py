@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +84,9 @@ class Problem:
             self._start = torch.cat([p.detach().reshape(-1) for _, p in trainable])
             for parameter in self._model.parameters():
                 parameter.requires_grad_(False)
-        self._row_losses = vmap(self.loss)
+        if model is None:
+            self._sizes = [self.dim]
+        self._row_losses = vmap(self._data_loss)
 
     @property
     def start(self) -> Tensor:
@@ -112,20 +114,32 @@ class Problem:
 
     def gradient(self, x: Tensor, z: Batch) -> Tensor:
         """∇loss(x, z) for x: [d]."""
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            return torch.autograd.grad(self.loss(x, z), x)[0]
+        return self.gradients(x.unsqueeze(0), map_batch(lambda part: part.unsqueeze(0), z))[0]
 
     def gradients(self, x: Tensor, z: Batch) -> Tensor:
         """One gradient a row: z has a leading row dimension, x is [rows, d], or [d] if the rows share it."""
-        if leaves(z)[0].shape[0] == 1:
-            row = map_batch(lambda part: part[0], z)
-            return self.gradient(x if x.ndim == 1 else x[0], row).unsqueeze(0)
+        x = x.expand(len(leaves(z)[0]), -1)
+        return torch.cat(self.gradients_of(self.split(x), z), dim=1)
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Views of x: [..., d], one a parameter, each [..., size]."""
+        return torch.split(x, self._sizes, dim=-1)
+
+    def gradients_of(self, parts: Sequence[Tensor], z: Batch) -> list[Tensor]:
+        """`gradients` for vectors that are split, [rows, size] each."""
         with torch.enable_grad():
-            x = x.detach().expand(len(leaves(z)[0]), -1).contiguous().requires_grad_()
-            # The rows do not touch each other, so the gradient of the sum holds the gradient of each.
-            losses: Tensor = self._row_losses(x, z)
-            return torch.autograd.grad(losses.sum(), x)[0]
+            if parts[0].shape[0] == 1:
+                points = [part[0].detach().requires_grad_() for part in parts]
+                loss = self._data_loss(points, map_batch(lambda part: part[0], z))
+            else:
+                points = [part.detach().requires_grad_() for part in parts]
+                # The rows do not touch each other, so the gradient of the sum holds the gradient of each.
+                loss = self._row_losses(points, z).sum()
+            found = torch.autograd.grad(loss, points, allow_unused=True, materialize_grads=True)
+        gradients = [g.reshape(part.shape) for g, part in zip(found, parts, strict=True)]
+        if self.l2:
+            gradients = [torch.add(g, part, alpha=self.l2) for g, part in zip(gradients, parts, strict=True)]
+        return gradients
 
     def metrics(self, x: Tensor, z: Batch) -> Metrics:
         """Loss without L2, and accuracy, of a batch."""
@@ -180,6 +194,16 @@ class Problem:
     def _unflatten(self, x: Tensor) -> dict[str, Tensor]:
         parts = torch.split(x, self._sizes)
         return {name: part.view(shape) for name, shape, part in zip(self._names, self._shapes, parts, strict=True)}
+
+    def _data_loss(self, parts: Sequence[Tensor], z: Batch) -> Tensor:
+        """The mean loss of the batch, without L2, for x that is split."""
+        if self._model is None:
+            return self._loss(parts[0], z)
+        parameters = {
+            name: part.view(shape) for name, part, shape in zip(self._names, parts, self._shapes, strict=True)
+        }
+        output = functional_call(self._model, parameters, leaves(z)[:-1])
+        return self._loss(output, leaves(z)[-1])
 
     def _forward(self, x: Tensor, z: Batch) -> tuple[Tensor, Tensor | None]:
         if self._model is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from fewrounds.checks import can_vmap, check_labels, check_problem, example_of
 from fewrounds.data.sources import Cast, Shard, Source, Stream, check_alike, load_workers, read_batch
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine
+from fewrounds.engine.compiled import Policy
 from fewrounds.engine.in_process import InProcess
+from fewrounds.engine.loop import Programs
 from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
 from fewrounds.interrupt import held_back
 from fewrounds.ledger import Ledger
@@ -98,6 +101,7 @@ def train(
     checkpoint_seconds: float | None = 60.0,
     resume: bool = True,
     rows_at_once: int | None = None,
+    compile: bool | str | Policy = "auto",
     progress: bool = True,
 ) -> Result:
     """Minimise the problem over the workers' data by the method, for a number of communication rounds.
@@ -118,6 +122,8 @@ def train(
                         exactly where the newest checkpoint ends (with more rounds too; what a shorter run has
                         evaluated stays in the history); resume=False refuses a folder that has one
     rows_at_once        workers that are computed side by side; never changes the result beyond rounding
+    compile             True compiles the local steps (10 to 20 s, once for a machine: it is kept on disk), False does
+                        not, "auto" does if the run has enough of them; never changes the result beyond rounding
     progress            a bar on a terminal, a few lines otherwise
     """
     if not isinstance(problem, Problem):
@@ -149,7 +155,8 @@ def train(
     check_labels(problem, sources, test_source, example, x_start)
     probe = check_problem(problem, example, x_start)
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
-    engine = InProcess(problem, sources, draws, weights, rows)
+    policy = compile if isinstance(compile, Policy) else Policy(compile)
+    engine = InProcess(problem, sources, draws, weights, rows, Programs(problem, policy, rounds, _say_once(progress)))
 
     run = _Run(problem, method, engine, test_source, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
@@ -295,6 +302,20 @@ class _Run:
             metrics = self.problem.metrics(x, z)
             loss, accuracy = loss + share * float(metrics.loss), accuracy + share * float(metrics.accuracy)
         return loss, accuracy
+
+
+def _say_once(show: bool) -> Callable[[str], None]:
+    """Prints a line on standard error, unless it has been printed before or nothing is to be shown."""
+
+    def say(text: str) -> None:
+        if show and text not in _said:
+            _said.add(text)
+            print(f"fewrounds: {text}", file=sys.stderr, flush=True)
+
+    return say
+
+
+_said: set[str] = set()
 
 
 def _start(problem: Problem, x0: Any) -> Tensor:

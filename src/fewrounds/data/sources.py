@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fewrounds.batch import Batch, batch_size, concatenate, leaves, map_batch
+from fewrounds.batch import Batch, batch_size, concatenate, leaves, map_batch, stack
 from fewrounds.errors import DataError, whole_number
 
 PART = 1024
 """The most samples of one worker that are gathered at once. Fixed, because a stream is drawn part by part."""
+
+GATHER_BYTES = 2**21
+"""About how much is gathered at once for small batches, so that it is still in the cache when it is used."""
 
 EXPECTED = "expected an array, a tuple of arrays, a map-style dataset or a Stream"
 
@@ -63,9 +67,6 @@ class Source(Protocol):
     def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
         """`count` batches of b i.i.d. samples each."""
 
-    def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
-        """n i.i.d. samples, in parts."""
-
     def everything(self) -> Iterator[Batch]:
         """All samples (of a stream: its evaluation samples), in parts."""
 
@@ -85,11 +86,8 @@ class Shard:
         return self._count
 
     def batches(self, rng: np.random.Generator, count: int, b: int) -> Iterator[Batch]:
-        index = self._indices(rng, (count, b))
-        return (self._gather(index[k]) for k in range(count))
-
-    def sample(self, rng: np.random.Generator, n: int) -> Iterator[Batch]:
-        return (self._gather(part) for part in torch.split(self._indices(rng, (n,)), PART))
+        index = rng.integers(self._count, size=(count, 1, b), dtype=np.int64)
+        return (map_batch(lambda part: part[0], z) for z in gather([self], index))
 
     def everything(self) -> Iterator[Batch]:
         if self._rows is not None:
@@ -107,14 +105,33 @@ class Shard:
     def _device(self) -> torch.device:
         return leaves(self.data)[0].device
 
-    def _indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
-        index = torch.from_numpy(rng.integers(self._count, size=shape, dtype=np.int64))
-        return index.to(self._device, non_blocking=True)
-
     def _gather(self, index: Tensor) -> Batch:
-        if self._rows is not None:
-            index = self._rows.index_select(0, index)
-        return map_batch(lambda part: part.index_select(0, index), self.data)
+        return map_batch(lambda part: part.index_select(0, self.locate(index)), self.data)
+
+    def locate(self, index: Tensor) -> Tensor:
+        """Where in `data` the samples of these numbers are."""
+        return index if self._rows is None else self._rows.take(index)
+
+
+def gather(shards: Sequence[Shard], index: npt.NDArray[np.int64]) -> Iterator[Batch]:
+    """Batches [workers, b, …] from sample numbers [count, workers, b], several at once while they are small."""
+    leaf_bytes = [part[0].nbytes for part in leaves(shards[0].data)]
+    at_once = max(1, GATHER_BYTES // (index[0].size * sum(leaf_bytes)))
+    device = leaves(shards[0].data)[0].device
+    for first in range(0, len(index), at_once):
+        numbers = torch.from_numpy(index[first : first + at_once]).to(device, non_blocking=True)
+        shape = numbers.shape
+        if len(shards) == 1 or all(shard.data is shards[0].data for shard in shards):
+            where = torch.stack([shard.locate(numbers[:, r]) for r, shard in enumerate(shards)], dim=1).reshape(-1)
+            z = map_batch(lambda part: part.index_select(0, where).view(*shape, *part.shape[1:]), shards[0].data)  # noqa: B023
+        else:
+            own = [map_batch(lambda part, i=i: part[i], shard.data) for shard, i in _located(shards, numbers)]  # type: ignore[misc]
+            z = stack(own, dim=1)
+        yield from (z.unbind(0) if isinstance(z, Tensor) else zip(*(part.unbind(0) for part in z), strict=True))
+
+
+def _located(shards: Sequence[Shard], numbers: Tensor) -> Iterator[tuple[Shard, Tensor]]:
+    return ((shard, shard.locate(numbers[:, r])) for r, shard in enumerate(shards))
 
 
 class StreamSource:

@@ -37,7 +37,7 @@ class Committed:
 
 
 class BaseEngine(ABC):
-    """Offers methods `mean`, `at`, `every`, `pick` and `integer`; `train` the rounds, evaluation and state.
+    """Offers methods what `fewrounds.interfaces.Engine` says; `train` the rounds, evaluation and state.
 
     An engine of its own implements the five methods at the end.
     """
@@ -54,9 +54,15 @@ class BaseEngine(ABC):
 
     # ------------------------------------------------------------------ for methods
 
-    def mean(self, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
-        self._send_to_all(vectors)
-        out: Out = self._received(self._mean(task, vectors, settings), senders=len(self.sizes))
+    def mean(
+        self, task: Callable[..., Out], /, *vectors: Tensor, among: Sequence[int] | None = None, **settings: Any
+    ) -> Out:
+        if among is None:
+            self._send_to_all(vectors)
+            among = range(len(self.sizes))
+        else:
+            self._down += len(among) * sum(not self._is_held(vector) for vector in vectors)
+        out: Out = self._received(self._mean(task, vectors, settings, among), senders=len(among))
         return out
 
     def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
@@ -72,6 +78,9 @@ class BaseEngine(ABC):
     def pick(self) -> int:
         self.picked = self.draws.pick(self.round, self.weights)
         return self.picked
+
+    def participants(self, m: int | None) -> Sequence[int] | None:
+        return None if m is None else self.draws.subset(self.round, len(self.sizes), m)
 
     def integer(self, purpose: str, n: int) -> int:
         return self.draws.integer(purpose, self.round, n)
@@ -110,7 +119,8 @@ class BaseEngine(ABC):
         """The gradients of the round by worker, and the memory of the hosted workers after it."""
 
     @abstractmethod
-    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...
+    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
+        """The mean over these workers, by their weights."""
 
     @abstractmethod
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...

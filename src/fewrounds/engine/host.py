@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fewrounds.batch import Batch, batch_size, stack
-from fewrounds.data.sources import Source
+from fewrounds.batch import Batch, batch_size, leaves, stack
+from fewrounds.data.sources import PART, Shard, Source, gather
 from fewrounds.draws import Draws
+from fewrounds.engine.loop import AddShare, Loop, Programs
 from fewrounds.errors import DataError, FewroundsError, ProblemError
+from fewrounds.interfaces import Step
 from fewrounds.problem import Problem
+
+PART_BYTES = 2**25
+"""The most that is gathered at once for a large batch. (glibc maps and unmaps larger blocks at every use.)"""
 
 Kept = dict[tuple[str, int], Tensor]
 """Per-worker memory: the vector kept under (name, worker)."""
@@ -25,11 +32,19 @@ class Host:
     nothing behind.
     """
 
-    def __init__(self, problem: Problem, sources: dict[int, Source], draws: Draws, rows_at_once: int) -> None:
+    def __init__(
+        self, problem: Problem, sources: dict[int, Source], draws: Draws, rows_at_once: int, programs: Programs
+    ) -> None:
         self.problem = problem
         self.sources = sources
         self.draws = draws
         self.rows_at_once = rows_at_once
+        self.programs = programs
+        self.blocks = 1
+        """How many blocks of rows the task under way has."""
+        self.has_streams = any(not isinstance(source, Shard) for source in sources.values())
+        shards = [source for source in sources.values() if isinstance(source, Shard)]
+        self.sample_bytes = sum(part[0].nbytes for part in leaves(shards[0].data)) if shards else 0
         self.round = 0
         self.kept: Kept = {}
         self.staged: Kept = {}
@@ -52,6 +67,7 @@ class Host:
         settings: dict[str, Any],
     ) -> Iterator[tuple[Sequence[int], tuple[Tensor, ...]]]:
         """The task's vectors, each [rows, d], block by block."""
+        self.blocks = -(-len(workers) // self.rows_at_once)
         for first in range(0, len(workers), self.rows_at_once):
             block = workers[first : first + self.rows_at_once]
             try:
@@ -90,32 +106,72 @@ class RowBlock:
         self._workers = workers
         self.memory = RowMemory(host, workers)
 
-    def gradient(self, x: Tensor, z: Batch) -> Tensor:
-        first = z if isinstance(z, Tensor) else z[0]
-        self._count(int(first.shape[1]))
-        return self._host.problem.gradients(x, z)
+    def iterate(
+        self,
+        step: Step,
+        start: tuple[Tensor, ...],
+        purpose: str,
+        count: int,
+        b: int,
+        *,
+        keep: Sequence[int] | None = None,
+        **constants: Tensor | float,
+    ) -> tuple[Tensor, ...]:
+        loop = self._loop(step, start, constants)
+        kept = start[0].expand(len(self._workers), -1).clone() if keep is not None else None
+        for k, z in enumerate(self._batches(purpose, [b] * count), start=1):
+            loop.step(z, count)
+            for row in range(len(self._workers)) if keep is not None and k in keep else ():
+                if kept is not None and keep is not None and keep[row] == k:
+                    kept[row] = loop.vectors()[0][row]
+        self._count(loop.gradients)
+        return (*loop.vectors(), kept) if kept is not None else loop.vectors()
+
+    def average(self, expression: Step, purpose: str, n: int, **points: Tensor) -> Tensor:
+        host = self._host
+        row_bytes = len(self._workers) * host.sample_bytes
+        most = PART if host.has_streams else max(1, min(PART, PART_BYTES // row_bytes))
+        total = next(iter(points.values())).new_zeros(host.problem.dim)
+        sizes = [most] * (n // most) + ([n % most] if n % most else [])
+        batches = self._batches(purpose, sizes)
+        for size, group in itertools.groupby(sizes):
+            count = len(list(group))
+            loop = self._loop(AddShare(expression), (total,), {**points, "share": size / n})
+            for _ in range(count):
+                loop.step(next(batches), count)
+            self._count(loop.gradients)
+            (total,) = loop.vectors()
+        return total
 
     def full_gradient(self, x: Tensor) -> Tensor:
         return torch.stack([self._full_gradient(r, p, x) for r, p in enumerate(self._workers)])
 
-    def batches(self, purpose: str, count: int, b: int) -> Iterator[Batch]:
-        draws = [self._host.sources[p].batches(self._generator(purpose, p), count, b) for p in self._workers]
-        return (stack(batch) for batch in zip(*draws, strict=True))
-
-    def mean(self, function: Callable[[Batch], Tensor], purpose: str, n: int) -> Tensor:
-        draws = [self._host.sources[p].sample(self._generator(purpose, p), n) for p in self._workers]
-        total: Tensor | None = None
-        for batch in zip(*draws, strict=True):
-            part = function(stack(batch))
-            share = batch_size(batch[0]) / n
-            total = share * part if total is None else total + share * part
-        assert total is not None, "n is at least 1"
-        return total
-
-    def integers(self, purpose: str, n: int) -> Tensor:
+    def integers(self, purpose: str, n: int) -> list[int]:
         draws = self._host.draws
-        values = [draws.integer(purpose, self._host.round, n, worker=p) for p in self._workers]
-        return torch.tensor(values, device=self._host.problem.device).unsqueeze(1)
+        return [draws.integer(purpose, self._host.round, n, worker=p) for p in self._workers]
+
+    def _loop(self, step: Step, start: tuple[Tensor, ...], constants: dict[str, Any]) -> Loop:
+        return Loop(self._host.programs, step, start, constants, rows=len(self._workers), blocks=self._host.blocks)
+
+    def _batches(self, purpose: str, sizes: list[int]) -> Iterator[Batch]:
+        """Batches [rows, size, …], drawn one after the other for this purpose and round by each worker."""
+        host = self._host
+        sources = [host.sources[p] for p in self._workers]
+        shards = [source for source in sources if isinstance(source, Shard)]
+        generators: list[Any] = []
+        for size, group in itertools.groupby(sizes):
+            count = len(list(group))
+            if len(shards) == len(sources) and len(set(sizes)) == 1:
+                shape = (count, size)
+                index = [
+                    host.draws.integers(purpose, host.round, p, int(shard.size), shape)
+                    for p, shard in zip(self._workers, shards, strict=True)
+                ]
+                yield from gather(shards, np.stack(index, axis=1))
+                continue
+            generators = generators or [host.draws.generator(purpose, host.round, p) for p in self._workers]
+            drawn = [source.batches(rng, count, size) for source, rng in zip(sources, generators, strict=True)]
+            yield from (stack(batch) for batch in zip(*drawn, strict=True))
 
     def _full_gradient(self, row: int, p: int, x: Tensor) -> Tensor:
         source, problem = self._host.sources[p], self._host.problem
@@ -125,9 +181,6 @@ class RowBlock:
         self._host.gradients[p] = self._host.gradients.get(p, 0) + int(source.size)
         parts = (problem.gradient(x, z) * (batch_size(z) / source.size) for z in source.everything())
         return sum(parts, start=torch.zeros_like(x))
-
-    def _generator(self, purpose: str, p: int) -> Any:
-        return self._host.draws.generator(purpose, self._host.round, p)
 
     def _count(self, n: int) -> None:
         for p in self._workers:

@@ -12,6 +12,7 @@ from fewrounds.data.sources import Source
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
 from fewrounds.engine.host import Host, Kept
+from fewrounds.engine.loop import Programs
 from fewrounds.problem import Problem
 
 
@@ -19,14 +20,19 @@ class InProcess(BaseEngine):
     """Runs the workers of a run one block of rows after the other."""
 
     def __init__(
-        self, problem: Problem, sources: Sequence[Source], draws: Draws, weights: str, rows_at_once: int
+        self,
+        problem: Problem,
+        sources: Sequence[Source],
+        draws: Draws,
+        weights: str,
+        rows_at_once: int,
+        programs: Programs,
     ) -> None:
         itemsize = torch.empty((), dtype=problem.dtype).element_size()
         super().__init__([source.size for source in sources], weights, draws, problem.dim * itemsize)
         self.problem = problem
-        self._host = Host(problem, dict(enumerate(sources)), draws, rows_at_once)
+        self._host = Host(problem, dict(enumerate(sources)), draws, rows_at_once, programs)
         self._everyone = range(len(sources))
-        self._w = torch.tensor(self.weights, dtype=problem.dtype, device=problem.device)
 
     def restore(self, committed: Committed) -> None:
         self.committed = committed
@@ -48,10 +54,13 @@ class InProcess(BaseEngine):
         self._host.commit()
         return self._host.gradients, self._host.kept
 
-    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
+    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
+        weights = [self.weights[p] for p in among]
+        share = 1.0 if len(among) == len(self.sizes) else sum(weights)
         total: Parts | None = None
-        for block, parts in self._host.run(self._everyone, task, vectors, settings):
-            sums = tuple(self._w[block[0] : block[-1] + 1] @ part for part in parts)
+        for block, parts in self._host.run(among, task, vectors, settings):
+            w = parts[0].new_tensor([self.weights[p] / share for p in block])
+            sums = tuple(w @ part for part in parts)
             total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
         assert total is not None, "there is at least one worker"
         return total

@@ -32,7 +32,8 @@ AnyState = TypeVar("AnyState", bound=State)
 class Method(ABC):
     """A method with its settings. Subclasses are frozen dataclasses whose fields are those settings.
 
-    Fields named eta or eta_g must be positive and finite, fields named K, b, b_tilde or T whole numbers from 1 on.
+    Fields named eta or eta_g must be positive and finite, fields named K, b, b_tilde, T or participants whole numbers
+    from 1 on.
     """
 
     name: ClassVar[str] = ""
@@ -54,7 +55,7 @@ class Method(ABC):
     def _checked(self, name: str, value: Any) -> Any:
         if name in ("eta", "eta_g"):
             return finite_number(f"{self.name}: {name}", value, positive=True)
-        if name in ("K", "b", "b_tilde", "T"):
+        if name in ("K", "b", "b_tilde", "T", "participants"):
             return whole_number(f"{self.name}: {name}", value)
         if name in self.choices and value not in self.choices[name]:
             known = " or ".join(repr(choice) for choice in self.choices[name])
@@ -127,3 +128,8 @@ def method(name: str, **settings: Any) -> Method:
 def mean_size(sizes: Sequence[float]) -> float:
     """The mean number of samples of a worker; infinite if one of them is a stream."""
     return sum(sizes) / len(sizes)
+
+
+def check_participants(name: str, participants: int | None, sizes: Sequence[float]) -> None:
+    if participants is not None and participants > len(sizes):
+        raise SettingError(f"{name}: participants = {participants}, but there are {len(sizes)} workers")

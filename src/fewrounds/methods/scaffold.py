@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fewrounds.errors import SettingError
-from fewrounds.interfaces import Engine, Rows
+from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, State, mean_size, register
 
 
@@ -61,10 +61,12 @@ def corrected_steps(
 ) -> tuple[Tensor, Tensor]:
     """y_K - x and c_p⁺ - c_p."""
     c_p = rows.memory.get("c", c.new_zeros(len(c)))
-    y = x
-    for z in rows.batches("local", K, b):
-        # y_k = y_{k-1} - η (g(y_{k-1}) - c_p + c)
-        y = y - eta * (rows.gradient(y, z) - c_p + c)
+    (y,) = rows.iterate(corrected_step, (x,), "local", K, b, correction=c - c_p, eta=eta)
     c_new = rows.full_gradient(x) if option == "I" else c_p - c + (x - y) / (K * eta)
     rows.memory.set("c", c_new)
     return y - x, c_new - c_p
+
+
+def corrected_step(g: Gradient, y: Tensor, *, correction: Tensor, eta: float) -> Tensor:
+    """y_k = y_{k-1} - η (g_k(y_{k-1}) - c_p + c)."""
+    return y - eta * (g(y) + correction)

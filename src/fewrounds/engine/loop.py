@@ -1,0 +1,195 @@
+"""The steps of a block of workers, one after the other: compiled where that pays, as they are otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fewrounds.batch import Batch, leaves
+from fewrounds.engine.compiled import Policy, Program, compile_program
+from fewrounds.interfaces import Gradient, Step
+from fewrounds.pieces import Pieces
+from fewrounds.problem import Problem
+
+WIDE = 2**17
+"""Entries from which on vectors are kept in pieces: joining the gradient of each parameter costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class AddShare:
+    """The step that adds one part's share of a mean."""
+
+    expression: Step
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.expression, "__name__", "expression"))
+
+    def __call__(self, g: Gradient, total: Tensor, *, share: float, **points: Tensor) -> Tensor:
+        return total + share * self.expression(g, **points)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program that changes vectors in place."""
+
+    run: Program
+    gradients: int
+    """How often its step asks for a gradient."""
+    order: list[int]
+    """Vector i is, after the step, where vector order[i] was before it."""
+
+
+class Programs:
+    """The compiled steps of a run, by what they were traced with."""
+
+    def __init__(self, problem: Problem, policy: Policy, rounds: int, say: Callable[[str], None]) -> None:
+        self.problem = problem
+        self._policy = policy
+        self._rounds = rounds
+        self._say = say
+        self._programs: dict[Any, Compiled | None] = {}
+
+    def find(self, loop: Loop, z: Batch, calls_per_round: int) -> Compiled | None:
+        """The program for a loop's steps on such batches, or None if they are to run as they are."""
+        signature = tuple((part.shape, part.dtype) for part in leaves(z))
+        key = (loop.function, loop.rows, signature, len(loop.state), tuple(loop.points), tuple(loop.numbers))
+        if key not in self._programs:
+            wanted = self._policy.wants(calls_per_round * self._rounds)
+            self._programs[key] = self._compile(loop, z) if wanted else None
+        return self._programs[key]
+
+    def _compile(self, loop: Loop, z: Batch) -> Compiled | None:
+        asked = 0
+        order: list[int] = []
+
+        def gradient(x: Pieces, z: Batch) -> Pieces:
+            nonlocal asked
+            asked += 1
+            return Pieces(self.problem.gradients_of(x.parts, z))
+
+        def one_step(*inputs: Tensor) -> None:
+            """Change the state's pieces in place."""
+            nonlocal order
+            rest = list(inputs)
+
+            def take(n: int) -> list[Tensor]:
+                taken, rest[:] = rest[:n], rest[n:]
+                return taken
+
+            pieces = len(self.problem.split(loop.state[0]))
+            numbers = dict(zip(loop.numbers, take(len(loop.numbers)), strict=True))
+            state = [Pieces(take(pieces)) for _ in loop.state]
+            points = {name: Pieces(take(pieces)) for name in loop.points}
+            batch: Batch = rest[0] if isinstance(z, Tensor) else tuple(rest)
+            new = _tuple(loop.function(lambda x: gradient(x, batch), *state, **points, **numbers))
+            order = _places(state, new)
+            for place, vector in zip(order, new, strict=True):
+                for old_part, new_part in zip(state[place].parts, vector.parts, strict=True):
+                    if new_part is not old_part:
+                        old_part.copy_(new_part)
+
+        name = getattr(loop.function, "__name__", type(loop.function).__name__)
+        program = compile_program(one_step, [*loop.inputs(), *leaves(z)], name, self._say)
+        return None if program is None else Compiled(program, asked, order)
+
+
+class Loop:
+    """The vectors of a block of workers while they take steps."""
+
+    def __init__(
+        self, programs: Programs, function: Step, start: tuple[Tensor, ...], constants: dict[str, Any], rows: int,
+        blocks: int,
+    ) -> None:  # fmt: skip
+        self.function = function
+        self.rows = rows
+        self.gradients = 0
+        """Single-sample gradients that each row has computed."""
+        self._programs = programs
+        self._problem = problem = programs.problem
+        self._blocks = blocks
+        self.state = [vector.expand(rows, -1).contiguous() for vector in start]
+        self.points = {name: c.expand(rows, -1).contiguous() for name, c in constants.items() if isinstance(c, Tensor)}
+        self.numbers = {name: c for name, c in constants.items() if not isinstance(c, Tensor)}
+        self._in_pieces = rows * problem.dim >= WIDE
+        self._vectors: list[Any] | None = None
+        self._given: list[Tensor] | None = None
+        first, pieces = len(self.numbers), len(problem.split(self.state[0]))
+        self._places = [slice(first + i * pieces, first + (i + 1) * pieces) for i in range(len(self.state))]
+        """Where in what is given the pieces of each vector of the state are."""
+        self._shape: Any = None
+        self._program: Compiled | None = None
+
+    def step(self, z: Batch, count: int) -> None:
+        """One step on a batch [rows, b, …], out of `count` in a row."""
+        first = leaves(z)[0]
+        if first.shape != self._shape:
+            self._shape = first.shape
+            self._program = self._programs.find(self, z, count * self._blocks)
+        if self._program is None:
+            self._step_as_it_is(z)
+            return
+        if self._given is None:
+            self._given = self.inputs()
+        self._program.run([*self._given, *leaves(z)])
+        self._reorder(self._program.order)
+        self.gradients += self._program.gradients * first.shape[1]
+
+    def inputs(self) -> list[Tensor]:
+        """What a program takes besides the batch, copied because it is changed in place: numbers, pieces of vectors."""
+        state = self.state[0]
+        numbers = [torch.tensor(value, dtype=state.dtype, device=state.device) for value in self.numbers.values()]
+        vectors = [part.clone() for v in (*self.state, *self.points.values()) for part in self._problem.split(v)]
+        return [*numbers, *vectors]
+
+    def _reorder(self, order: list[int]) -> None:
+        if self._given is not None and order != sorted(order):
+            old = [self._given[where] for where in self._places]
+            for where, place in zip(self._places, order, strict=True):
+                self._given[where] = old[place]
+
+    def vectors(self) -> tuple[Tensor, ...]:
+        """The vectors now, each [rows, d]."""
+        if self._given is not None:
+            return tuple(torch.cat(self._given[where], dim=1) for where in self._places)
+        if self._vectors is None:
+            return tuple(self.state)
+        return tuple(torch.cat(v.parts, dim=1) if isinstance(v, Pieces) else v for v in self._vectors)
+
+    def _step_as_it_is(self, z: Batch) -> None:
+        if self._vectors is None:
+            self._vectors = [self._cut(v) for v in self.state]
+            self._cut_points = {name: self._cut(v) for name, v in self.points.items()}
+
+        def gradient(x: Any) -> Any:
+            self.gradients += leaves(z)[0].shape[1]
+            if isinstance(x, Pieces):
+                return Pieces(self._problem.gradients_of(x.parts, z))
+            return self._problem.gradients(x, z)
+
+        new = self.function(gradient, *self._vectors, **self._cut_points, **self.numbers)
+        self._vectors = list(_tuple(new))
+
+    def _cut(self, vector: Tensor) -> Any:
+        return Pieces(self._problem.split(vector)) if self._in_pieces else vector
+
+
+def _tuple(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _places(state: list[Pieces], new: tuple[Pieces, ...]) -> list[int]:
+    """Which of the old vectors each new one is written over.
+
+    A vector that a step hands on as it was (x_{k-1} becomes x_{k-2}) stays where it is, and the others change places.
+    """
+    stays = {i: j for i, vector in enumerate(new) for j, old in enumerate(state) if vector is old}
+    free = [j for j in range(len(state)) if j not in stays.values()]
+    own = [i for i in range(len(new)) if i not in stays]
+    taken = {i: i for i in own if i in free}
+    left = iter(j for j in free if j not in taken.values())
+    return [stays[i] if i in stays else taken[i] if i in taken else next(left) for i in range(len(new))]
