@@ -20,6 +20,10 @@ def w1_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3072, 100), nn.Softplus(), nn.Linear(100, 10))
 
 
+def w3_model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 100), nn.Softplus(), nn.Linear(100, 10))
+
+
 def w2_model() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, 32, 3),
@@ -74,4 +78,96 @@ class LocalSGDLoop:
         return sum(losses) / len(losses)
 
 
-Round = Callable[[], None]
+class OtherLoops:
+    """The other four methods of the paper, every worker after the other, with a module for each point in use."""
+
+    def __init__(self, make: Callable[[], nn.Module], data: Data, work: Work, T: int) -> None:
+        self.model, self.previous, self.data, self.work, self.T = make(), make(), data, work, T
+        self.now, self.before = list(self.model.parameters()), list(self.previous.parameters())
+        self.x = [p.detach().clone() for p in self.now]
+        self.x_prev = [p.clone() for p in self.x]
+        self.v = [torch.zeros_like(p) for p in self.x]
+        self.c = [torch.zeros_like(p) for p in self.x]
+        self.c_p = [[torch.zeros_like(p) for p in self.x] for _ in data]
+        self.t = 0
+
+    def minibatch_sgd(self) -> None:
+        w = self.work
+        self._set(self.now, self.x)
+        total = self._mean(lambda X, y: self._gradient(self.model, self.now, X, y), w.K * w.b)
+        self.x = [x - w.eta * g for x, g in zip(self.x, total, strict=True)]
+
+    def sarah(self) -> None:
+        self.v = self._recursion()
+        self.x_prev, self.x = self.x, [x - self.work.eta * v for x, v in zip(self.x, self.v, strict=True)]
+
+    def scaffold(self) -> None:
+        w = self.work
+        dx, dc = [torch.zeros_like(x) for x in self.x], [torch.zeros_like(x) for x in self.x]
+        for p, (X, y) in enumerate(self.data):
+            self._set(self.now, self.x)
+            correction = [c - own for c, own in zip(self.c, self.c_p[p], strict=True)]
+            optimiser = torch.optim.SGD(self.now, lr=w.eta, weight_decay=w.l2, fused=True)
+            index = torch.randint(len(X), (w.K, w.b))
+            for k in range(w.K):
+                optimiser.zero_grad()
+                cross_entropy(self.model(X[index[k]]), y[index[k]]).backward()
+                with torch.no_grad():
+                    for parameter, add in zip(self.now, correction, strict=True):
+                        parameter.grad.add_(add)
+                optimiser.step()
+            with torch.no_grad():
+                for i, parameter in enumerate(self.now):
+                    new = self.c_p[p][i] - self.c[i] + (self.x[i] - parameter) / (w.K * w.eta)
+                    dx[i].add_(parameter - self.x[i], alpha=1 / w.workers)
+                    dc[i].add_(new - self.c_p[p][i], alpha=1 / w.workers)
+                    self.c_p[p][i] = new
+        self.x = [x + d for x, d in zip(self.x, dx, strict=True)]
+        self.c = [c + d for c, d in zip(self.c, dc, strict=True)]
+
+    def bvr_l_sgd(self) -> None:
+        w = self.work
+        self.v = self._recursion()
+        X, y = self.data[int(torch.randint(w.workers, ()))]
+        before, v = self.x, self.v
+        now = [x - w.eta * g for x, g in zip(before, v, strict=True)]
+        index = torch.randint(len(X), (w.K, w.b))
+        for k in range(1, w.K):
+            difference = self._difference(now, before, X[index[k]], y[index[k]])
+            v = [a + d for a, d in zip(v, difference, strict=True)]
+            before, now = now, [x - w.eta * g for x, g in zip(now, v, strict=True)]
+        self.x_prev, self.x = self.x, now
+
+    def _recursion(self) -> list[Tensor]:
+        w, start = self.work, self.t % self.T == 0
+        self.t += 1
+        if start:
+            self._set(self.now, self.x)
+            return self._mean(lambda X, y: self._gradient(self.model, self.now, X, y), None)
+        change = self._mean(lambda X, y: self._difference(self.x, self.x_prev, X, y), w.K * w.b)
+        return [v + d for v, d in zip(self.v, change, strict=True)]
+
+    def _mean(self, function: Callable[[Tensor, Tensor], Sequence[Tensor]], n: int | None) -> list[Tensor]:
+        total = [torch.zeros_like(x) for x in self.x]
+        for X, y in self.data:
+            index = torch.randint(len(X), (n,)) if n is not None else None
+            part = function(X, y) if index is None else function(X[index], y[index])
+            for sum_, one in zip(total, part, strict=True):
+                sum_.add_(one, alpha=1 / self.work.workers)
+        return total
+
+    def _difference(self, x: list[Tensor], x_prev: list[Tensor], X: Tensor, y: Tensor) -> list[Tensor]:
+        self._set(self.now, x)
+        self._set(self.before, x_prev)
+        new = self._gradient(self.model, self.now, X, y)
+        old = self._gradient(self.previous, self.before, X, y)
+        return [a - b for a, b in zip(new, old, strict=True)]
+
+    def _gradient(self, model: nn.Module, parameters: list[nn.Parameter], X: Tensor, y: Tensor) -> list[Tensor]:
+        found = torch.autograd.grad(cross_entropy(model(X), y), parameters)
+        return [g.add_(p.detach(), alpha=self.work.l2) for g, p in zip(found, parameters, strict=True)]
+
+    def _set(self, parameters: list[nn.Parameter], values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value)

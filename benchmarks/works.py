@@ -2,9 +2,9 @@
 
 W1  cross-silo, the paper's: CIFAR-10-shaped data, 10 workers × 5,000, MLP 3072–100–10 softplus, L2 5e-3; K = 64, b = 16
 W2  cross-device, as apple/pfl-research publishes it: 1,000 workers × 50, 50 taking part, one epoch of batch 10, a CNN
-W3  small: digits, 10 workers, K = 16, b = 16
+W3  small: data of the size of digits (10 workers × 143 samples of 64 numbers), MLP 64–100–10, K = 16, b = 16
 
-The data of W1 and W2 are made up (class centres and noise), so that nothing is downloaded: speed depends on their
+The data are made up (class centres and noise), so that nothing is downloaded: speed depends on their
 shape only. NumPy alone, because systems without torch use this file too.
 """
 
@@ -39,6 +39,7 @@ class Work:
 
 W1 = Work(workers=10, samples=5000, shape=(3072,), participants=10, K=64, b=16, eta=0.01, l2=5e-3)
 W2 = Work(workers=1000, samples=50, shape=(3, 32, 32), participants=50, K=5, b=10, eta=0.1, l2=0.0)
+W3 = Work(workers=10, samples=143, shape=(64,), participants=10, K=16, b=16, eta=0.05, l2=5e-3)
 
 
 def data(work: Work, seed: int = 0) -> list[tuple[Array, Labels]]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import fewrounds as fr
+from fewrounds.engine.programs import How, Policy
 from problems import Case, classifier, quadratic
 
 ROUNDS = 9
@@ -48,6 +49,15 @@ def check_deterministic_by_seed(method: fr.Method) -> None:
     assert torch.equal(first.x, again.x)
     if not isinstance(method, fr.LocalGD) or method.k_hat == "random":
         assert not torch.equal(first.trace, other.trace)
+
+
+def check_tracing_is_irrelevant(method: fr.Method) -> None:
+    for case in (classifier(), quadratic()):
+        plain = run(case, method, compile=Policy(How.AS_IT_IS))
+        for rows in (3, 2, 1):
+            traced = run(case, method, compile=Policy(How.TRACED), rows_at_once=rows)
+            torch.testing.assert_close(traced.trace, plain.trace, rtol=1e-11, atol=1e-11)
+            assert traced.ledger == plain.ledger
 
 
 def check_block_size_is_irrelevant(method: fr.Method) -> None:
@@ -135,6 +145,7 @@ def check_trace_and_output(method: fr.Method) -> None:
 ALL = [
     check_deterministic_by_seed,
     check_block_size_is_irrelevant,
+    check_tracing_is_irrelevant,
     check_resumes_exactly_from_every_round,
     check_leaves_inputs_alone,
     check_both_precisions,

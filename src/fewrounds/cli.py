@@ -29,6 +29,10 @@ Output = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, help="Processes (one a core by default).", show_default=False)
 ]
+Compile = Annotated[
+    bool | None,
+    typer.Option(help="Compile the local steps, or not (by default if it pays).", show_default=False),
+]
 
 
 @app.command()
@@ -37,6 +41,7 @@ def run(
     output: Output = None,
     sets: Sets = None,
     jobs: Jobs = None,
+    compile: Compile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid and what it will take, and stop.")] = False,
 ) -> None:
     """Run an experiment. Stopped at any time, the same command goes on; what is there already is not run again."""
@@ -47,7 +52,7 @@ def run(
     if dry_run:
         _show_estimate(experiment, folder, jobs)
     else:
-        _run(experiment, folder, jobs)
+        _run(experiment, folder, jobs, compile)
         print(f"\nResults: {folder}\nFor a page of figures: fewrounds report {folder}")
 
 
@@ -63,13 +68,14 @@ def reproduce(
     output: Output = None,
     sets: Sets = None,
     jobs: Jobs = None,
+    compile: Compile = None,
 ) -> None:
     """Run the paper's experiments on CIFAR-10 (days on a small machine; resumable) and write their page."""
     from fewrounds.experiment.config import load_experiment
 
     experiment = load_experiment(_preset(preset), sets)
     folder = output or Path("runs") / experiment.name
-    _run(experiment, folder, jobs)
+    _run(experiment, folder, jobs, compile)
     _report(folder)
 
 
@@ -115,7 +121,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
         raise typer.Exit
 
 
-def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
+def _run(experiment: Experiment, folder: Path, jobs: int | None, compile: bool | None) -> None:
     from fewrounds.experiment import trackers
     from fewrounds.experiment.runner import run_experiment
     from fewrounds.experiment.store import Store
@@ -123,7 +129,7 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None) -> None:
 
     trackers.check(experiment.track)
     try:
-        runner = run_experiment(experiment, folder, jobs)
+        runner = run_experiment(experiment, folder, jobs, "auto" if compile is None else compile)
     except KeyboardInterrupt:
         print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -54,15 +54,19 @@ class Progress:
         elif self._show:
             print(f"fewrounds: {text}", file=sys.stderr, flush=True)
 
+    def note(self, row: dict[str, float]) -> None:
+        """The figures to show until there are newer ones."""
+        self._figures = f"loss {row['train_loss']:.4g}"
+        accuracy = row["test_accuracy"]
+        if accuracy == accuracy:
+            self._figures += f"  test accuracy {accuracy:.3f}"
+
     def update(self, round: int, row: dict[str, float] | None) -> None:
         """Round `round` is done; `row` has its figures if it was evaluated."""
         if not self._show:
             return
         if row is not None:
-            self._figures = f"loss {row['train_loss']:.4g}"
-            accuracy = row["test_accuracy"]
-            if accuracy == accuracy:
-                self._figures += f"  test accuracy {accuracy:.3f}"
+            self.note(row)
         if self._bar is not None:
             self._bar.update(self._task, completed=round, figures=self._figures)
         elif round % self._every == 0 or round == self._rounds:

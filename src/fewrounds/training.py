@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from fewrounds.batch import Batch, batch_size
 from fewrounds.checkpoint import Checkpoints, Snapshot
 from fewrounds.checks import can_vmap, check_labels, check_problem, example_of
-from fewrounds.data.sources import Cast, Shard, Source, Stream, check_alike, load_workers, read_batch
+from fewrounds.data.sources import Cast, Shard, Source, Stream, check_alike, load_workers, read_batch, share_small
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine
-from fewrounds.engine.compiled import Policy
 from fewrounds.engine.in_process import InProcess
 from fewrounds.engine.loop import Programs
+from fewrounds.engine.programs import Policy
 from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
 from fewrounds.interrupt import held_back
 from fewrounds.ledger import Ledger
@@ -112,9 +112,11 @@ def train(
     test                data of the same form as a worker's, for the test columns
     seed                decides every draw: same seed, same samples, whatever the method
     weights             "uniform", or "size" to weigh the mean and the draw of p̂ by the workers' sizes
-    evaluate_every      rounds between evaluations over all train and test data (about 100 in a run by default); the
-                        start is always evaluated
-    evaluate_last       the last rounds, all of which are evaluated
+    evaluate_every      rounds between evaluations over all train and test data; by default about 100 in a run, or
+                        fewer (at least 5), so that they take about a tenth of the time. The start and the end are
+                        always evaluated
+    evaluate_last       the last rounds, all of which are evaluated; those that evaluate_every would leave out have no
+                        gradient_norm, which takes as long as all the rest
     callbacks           each is called once after every round, with a `RoundRecord`
     trace               keep every iterate in `result.trace`
     checkpoint          a folder; the run is saved there every checkpoint_every rounds or checkpoint_seconds seconds,
@@ -131,7 +133,8 @@ def train(
     if not isinstance(method, Method):
         raise SettingError(f"the method is {kind_of(method)}: expected one such as LocalSGD(eta=0.1, K=16, b=16)")
     rounds = whole_number("rounds", rounds)
-    every = max(1, rounds // 100) if evaluate_every is None else whole_number("evaluate_every", evaluate_every)
+    if evaluate_every is not None:
+        evaluate_every = whole_number("evaluate_every", evaluate_every)
     last = whole_number("evaluate_last", evaluate_last)
     if checkpoint_every is not None:
         checkpoint_every = whole_number("checkpoint_every", checkpoint_every)
@@ -155,9 +158,12 @@ def train(
     check_labels(problem, sources, test_source, example, x_start)
     probe = check_problem(problem, example, x_start)
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
+    if rows > 1:
+        sources = share_small(sources)
     policy = compile if isinstance(compile, Policy) else Policy(compile)
     engine = InProcess(problem, sources, draws, weights, rows, Programs(problem, policy, rounds, _say_once(progress)))
 
+    every = evaluate_every or default_cadence(rounds, method.gradients_per_round(engine.sizes), sources, test_source)
     run = _Run(problem, method, engine, test_source, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
         return run.go(x_start, None, math.inf, math.inf)
@@ -220,6 +226,7 @@ class _Run:
             Progress(self.method.name, self.rounds, done, self.progress) as progress,
             held_back(checkpoints is not None) as interrupt,
         ):
+            progress.note(history[-1])
             if found is not None and done < self.rounds:
                 progress.say(f"continuing after round {done}")
             try:
@@ -276,10 +283,13 @@ class _Run:
             callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
 
     def _is_due(self, round: int) -> bool:
-        return round % self.evaluate_every == 0 or round > self.rounds - self.evaluate_last
+        return self._is_due_in_full(round) or round > self.rounds - self.evaluate_last
+
+    def _is_due_in_full(self, round: int) -> bool:
+        return round % self.evaluate_every == 0 or round == self.rounds
 
     def _evaluate(self, round: int, state: State, seconds: float) -> dict[str, float]:
-        train = self.engine.evaluate(state.x)
+        train = self.engine.evaluate(state.x, gradient=self._is_due_in_full(round))
         test_loss, test_accuracy = self._test_metrics(state.x)
         return {
             "round": round,
@@ -287,7 +297,7 @@ class _Run:
             "train_accuracy": float(train.accuracy),
             "test_loss": test_loss,
             "test_accuracy": test_accuracy,
-            "gradient_norm": float(train.gradient.norm()),
+            "gradient_norm": math.nan if train.gradient is None else float(train.gradient.norm()),
             "picked": self.engine.picked if round else -1,
             **self.engine.committed.ledger.columns(),
             "seconds": seconds,
@@ -302,6 +312,23 @@ class _Run:
             metrics = self.problem.metrics(x, z)
             loss, accuracy = loss + share * float(metrics.loss), accuracy + share * float(metrics.accuracy)
         return loss, accuracy
+
+
+def default_cadence(rounds: int, gradients_per_round: float, sources: Sequence[Any], test: Any) -> int:
+    """Rounds between evaluations: about 100 in a run, or fewer, but 5, where they would take over a tenth of the time.
+
+    It follows from counts alone (a test sample takes half a gradient), so that it is the same on every machine.
+    """
+    train = sum(_evaluated(source) for source in sources)
+    full = train + (_evaluated(test) / 2 if test is not None else 0)
+    affordable = math.ceil(10 * full / (gradients_per_round * len(sources)))
+    return max(1, rounds // 100, min(affordable, rounds // 5))
+
+
+def _evaluated(source: Any) -> float:
+    """How many samples of a worker, or of the test set, are evaluated."""
+    size = getattr(source, "size", None) or len(source)
+    return float(size) if math.isfinite(size) else float(source.evaluation_samples)
 
 
 def _say_once(show: bool) -> Callable[[str], None]:

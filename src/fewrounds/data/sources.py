@@ -23,6 +23,9 @@ PART = 1024
 GATHER_BYTES = 2**21
 """About how much is gathered at once for small batches, so that it is still in the cache when it is used."""
 
+SHARED_BYTES = 2**26
+"""The most data of all workers together that are copied to one place."""
+
 EXPECTED = "expected an array, a tuple of arrays, a map-style dataset or a Stream"
 
 
@@ -79,6 +82,7 @@ class Shard:
     def __init__(self, data: Batch, rows: Tensor | None = None) -> None:
         self.data = data
         self._rows = rows
+        self._row_numbers = None if rows is None else rows.cpu().numpy()
         self._count = batch_size(data) if rows is None else len(rows)
 
     @property
@@ -102,36 +106,58 @@ class Shard:
         return fingerprint_of(self.everything())
 
     @property
+    def is_part(self) -> bool:
+        """Whether these are some rows of data that others may share."""
+        return self._rows is not None
+
+    @property
     def _device(self) -> torch.device:
         return leaves(self.data)[0].device
 
     def _gather(self, index: Tensor) -> Batch:
-        return map_batch(lambda part: part.index_select(0, self.locate(index)), self.data)
+        where = index if self._rows is None else self._rows.index_select(0, index)
+        return map_batch(lambda part: part.index_select(0, where), self.data)
 
-    def locate(self, index: Tensor) -> Tensor:
+    def locate(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where in `data` the samples of these numbers are."""
-        return index if self._rows is None else self._rows.take(index)
+        return numbers if self._row_numbers is None else self._row_numbers[numbers]
 
 
-def gather(shards: Sequence[Shard], index: npt.NDArray[np.int64]) -> Iterator[Batch]:
+def gather(shards: Sequence[Shard], numbers: npt.NDArray[np.int64]) -> Iterator[Batch]:
     """Batches [workers, b, …] from sample numbers [count, workers, b], several at once while they are small."""
-    leaf_bytes = [part[0].nbytes for part in leaves(shards[0].data)]
-    at_once = max(1, GATHER_BYTES // (index[0].size * sum(leaf_bytes)))
+    where = np.stack([shard.locate(numbers[:, r]) for r, shard in enumerate(shards)], axis=1)
+    sample_bytes = sum(part[0].nbytes for part in leaves(shards[0].data))
+    at_once = max(1, GATHER_BYTES // (numbers[0].size * sample_bytes))
+    shared = all(shard.data is shards[0].data for shard in shards)
     device = leaves(shards[0].data)[0].device
-    for first in range(0, len(index), at_once):
-        numbers = torch.from_numpy(index[first : first + at_once]).to(device, non_blocking=True)
-        shape = numbers.shape
-        if len(shards) == 1 or all(shard.data is shards[0].data for shard in shards):
-            where = torch.stack([shard.locate(numbers[:, r]) for r, shard in enumerate(shards)], dim=1).reshape(-1)
-            z = map_batch(lambda part: part.index_select(0, where).view(*shape, *part.shape[1:]), shards[0].data)  # noqa: B023
+    for first in range(0, len(where), at_once):
+        index = torch.from_numpy(where[first : first + at_once]).to(device, non_blocking=True)
+        if shared:
+            z = _take(shards[0].data, index)
         else:
-            own = [map_batch(lambda part, i=i: part[i], shard.data) for shard, i in _located(shards, numbers)]  # type: ignore[misc]
-            z = stack(own, dim=1)
+            z = stack([_take(shard.data, index[:, r]) for r, shard in enumerate(shards)], dim=1)
         yield from (z.unbind(0) if isinstance(z, Tensor) else zip(*(part.unbind(0) for part in z), strict=True))
 
 
-def _located(shards: Sequence[Shard], numbers: Tensor) -> Iterator[tuple[Shard, Tensor]]:
-    return ((shard, shard.locate(numbers[:, r])) for r, shard in enumerate(shards))
+def _take(data: Batch, index: Tensor) -> Batch:
+    flat = index.reshape(-1)
+    return map_batch(lambda part: part.index_select(0, flat).view(*index.shape, *part.shape[1:]), data)
+
+
+def share_small(sources: list[Source]) -> list[Source]:
+    """The same sources with their data in one place, if it is little: one gather then serves several workers."""
+    shards = [source for source in sources if isinstance(source, Shard)]
+    together = sum(part.nbytes for shard in shards for part in leaves(shard.data))
+    if (
+        len(shards) < len(sources)
+        or together > SHARED_BYTES
+        or any(shard.data is shards[0].data for shard in shards[1:])
+    ):
+        return sources
+    data = concatenate([shard.data for shard in shards])
+    ends = np.cumsum([int(shard.size) for shard in shards])
+    rows = torch.arange(int(ends[-1]), device=leaves(data)[0].device)
+    return [Shard(data, rows[int(end - shard.size) : int(end)]) for shard, end in zip(shards, ends, strict=True)]
 
 
 class StreamSource:
@@ -144,6 +170,7 @@ class StreamSource:
         self._whose = whose
         self._cast = cast
         self.first: Batch | None = None
+        self.evaluation_samples = stream.evaluation_samples
         state = evaluation_rng.bit_generator.state
         self._held = list(self.sample(evaluation_rng, stream.evaluation_samples))
         evaluation_rng.bit_generator.state = state

@@ -19,11 +19,11 @@ Parts = tuple[Tensor, ...]
 
 
 class Evaluation(NamedTuple):
-    """f(x), the mean accuracy of the workers, and ∇f(x)."""
+    """f(x), the mean accuracy of the workers, and ∇f(x) if it was asked for."""
 
     loss: Tensor
     accuracy: Tensor
-    gradient: Tensor
+    gradient: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class BaseEngine(ABC):
         """Continue from what a checkpoint holds."""
 
     @abstractmethod
-    def evaluate(self, x: Tensor) -> Evaluation:
-        """The exact loss, accuracy and gradient over all data. Not counted."""
+    def evaluate(self, x: Tensor, gradient: bool = True) -> Evaluation:
+        """The exact loss, accuracy and (if asked for) gradient over all data. Not counted."""
 
     # ------------------------------------------------------------------ what an engine implements
 

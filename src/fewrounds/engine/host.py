@@ -16,7 +16,7 @@ from fewrounds.draws import Draws
 from fewrounds.engine.loop import AddShare, Loop, Programs
 from fewrounds.errors import DataError, FewroundsError, ProblemError
 from fewrounds.interfaces import Step
-from fewrounds.problem import Problem
+from fewrounds.problem import Metrics, Problem
 
 PART_BYTES = 2**25
 """The most that is gathered at once for a large batch. (glibc maps and unmaps larger blocks at every use.)"""
@@ -82,20 +82,21 @@ class Host:
             parts = (out,) if isinstance(out, Tensor) else out
             yield block, tuple(part.expand(len(block), -1) for part in parts)
 
-    def evaluate(self, p: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean loss (without L2), accuracy and gradient (with L2) over all data of worker p; not counted."""
-        total = 0
-        loss, accuracy, gradient = x.new_zeros(()), x.new_zeros(()), torch.zeros_like(x)
+    def evaluate(self, p: int, x: Tensor, gradient: bool) -> tuple[Metrics, Tensor | None]:
+        """Mean loss (without L2), accuracy and, if asked for, gradient (with L2) over the data of p; not counted."""
+        count = 0
+        loss, accuracy = x.new_zeros(()), x.new_zeros(())
+        total = torch.zeros_like(x) if gradient else None
         for z in self.sources[p].everything():
             n = batch_size(z)
-            total += n
-            metrics, part = self.problem.metrics_and_gradient(x, z)
-            loss, accuracy, gradient = (
-                loss + n * metrics.loss,
-                accuracy + n * metrics.accuracy,
-                gradient + n * part,
-            )
-        return loss / total, accuracy / total, gradient / total
+            count += n
+            if total is None:
+                metrics = self.problem.metrics(x, z)
+            else:
+                metrics, part = self.problem.metrics_and_gradient(x, z)
+                total.add_(part, alpha=n)
+            loss, accuracy = loss + n * metrics.loss, accuracy + n * metrics.accuracy
+        return Metrics(loss / count, accuracy / count), None if total is None else total / count
 
 
 class RowBlock:

@@ -38,13 +38,15 @@ class InProcess(BaseEngine):
         self.committed = committed
         self._host.kept = committed.kept
 
-    def evaluate(self, x: Tensor) -> Evaluation:
-        loss, accuracy, gradient = x.new_zeros(()), x.new_zeros(()), torch.zeros_like(x)
-        for p in self._everyone:
-            w = self.weights[p]
-            loss_p, accuracy_p, gradient_p = self._host.evaluate(p, x)
-            loss, accuracy, gradient = loss + w * loss_p, accuracy + w * accuracy_p, gradient + w * gradient_p
-        return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, gradient)
+    def evaluate(self, x: Tensor, gradient: bool = True) -> Evaluation:
+        loss, accuracy = x.new_zeros(()), x.new_zeros(())
+        total = torch.zeros_like(x) if gradient else None
+        for p, w in enumerate(self.weights):
+            metrics, gradient_p = self._host.evaluate(p, x, gradient)
+            loss, accuracy = loss + w * metrics.loss, accuracy + w * metrics.accuracy
+            if total is not None and gradient_p is not None:
+                total.add_(gradient_p, alpha=w)
+        return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total)
 
     def _begin(self, round: int) -> None:
         self._host.kept = self.committed.kept

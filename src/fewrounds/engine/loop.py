@@ -1,4 +1,4 @@
-"""The steps of a block of workers, one after the other: compiled where that pays, as they are otherwise."""
+"""The steps of a block of workers, one after the other: as programs where that pays, as they are otherwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fewrounds.batch import Batch, leaves
-from fewrounds.engine.compiled import Policy, Program, compile_program
+from fewrounds.engine.programs import How, Policy, Program, build
 from fewrounds.interfaces import Gradient, Step
 from fewrounds.pieces import Pieces
 from fewrounds.problem import Problem
@@ -34,7 +34,7 @@ class AddShare:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Ready:
     """A program that changes vectors in place."""
 
     run: Program
@@ -45,25 +45,25 @@ class Compiled:
 
 
 class Programs:
-    """The compiled steps of a run, by what they were traced with."""
+    """The steps of a run as programs, by what they were traced with."""
 
     def __init__(self, problem: Problem, policy: Policy, rounds: int, say: Callable[[str], None]) -> None:
         self.problem = problem
         self._policy = policy
         self._rounds = rounds
         self._say = say
-        self._programs: dict[Any, Compiled | None] = {}
+        self._programs: dict[Any, Ready | None] = {}
 
-    def find(self, loop: Loop, z: Batch, calls_per_round: int) -> Compiled | None:
+    def find(self, loop: Loop, z: Batch, calls_per_round: int) -> Ready | None:
         """The program for a loop's steps on such batches, or None if they are to run as they are."""
         signature = tuple((part.shape, part.dtype) for part in leaves(z))
         key = (loop.function, loop.rows, signature, len(loop.state), tuple(loop.points), tuple(loop.numbers))
         if key not in self._programs:
-            wanted = self._policy.wants(calls_per_round * self._rounds)
-            self._programs[key] = self._compile(loop, z) if wanted else None
+            how = self._policy.how(calls_per_round * self._rounds)
+            self._programs[key] = None if how is How.AS_IT_IS else self._build(loop, z, how)
         return self._programs[key]
 
-    def _compile(self, loop: Loop, z: Batch) -> Compiled | None:
+    def _build(self, loop: Loop, z: Batch, how: How) -> Ready | None:
         asked = 0
         order: list[int] = []
 
@@ -74,7 +74,8 @@ class Programs:
 
         def one_step(*inputs: Tensor) -> None:
             """Change the state's pieces in place."""
-            nonlocal order
+            nonlocal asked, order
+            asked = 0
             rest = list(inputs)
 
             def take(n: int) -> list[Tensor]:
@@ -94,8 +95,8 @@ class Programs:
                         old_part.copy_(new_part)
 
         name = getattr(loop.function, "__name__", type(loop.function).__name__)
-        program = compile_program(one_step, [*loop.inputs(), *leaves(z)], name, self._say)
-        return None if program is None else Compiled(program, asked, order)
+        program = build(one_step, [*loop.inputs(), *leaves(z)], how, name, self._say)
+        return None if program is None else Ready(program, asked, order)
 
 
 class Loop:
@@ -122,7 +123,7 @@ class Loop:
         self._places = [slice(first + i * pieces, first + (i + 1) * pieces) for i in range(len(self.state))]
         """Where in what is given the pieces of each vector of the state are."""
         self._shape: Any = None
-        self._program: Compiled | None = None
+        self._program: Ready | None = None
 
     def step(self, z: Batch, count: int) -> None:
         """One step on a batch [rows, b, …], out of `count` in a row."""

@@ -9,7 +9,7 @@ from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.store import Store
-from fewrounds.experiment.work import data_digest, execute, method_of, parts_of, prepare, problem_of
+from fewrounds.experiment.work import cadence_of, data_digest, execute, method_of, parts_of, prepare, problem_of
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         per_gradient, per_evaluation = rates[method_name]
         rounds = cell.train["rounds"]
         one_run = method_of(example).gradients_per_round(sizes) * len(sizes) * rounds
-        every = cell.train["evaluate_every"] or max(1, rounds // 100)
-        evaluations = rounds // every + cell.train["evaluate_last"]
+        evaluations = rounds // cadence_of(example) + cell.train["evaluate_last"]
         digest = data_digest(example)
         there = sum(store.is_done(spec.fingerprint(digest)) for spec in tuned)
         if not experiment.tuning:

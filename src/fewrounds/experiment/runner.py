@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -52,7 +53,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(run: str, spec: RunSpec, folder: str) -> tuple[str, str]:
+def _run(run: str, spec: RunSpec, folder: str, compile: bool | str, runs: int) -> tuple[str, str]:
     """Do one run and save it. Returns its outcome and a reason; only a folder that cannot be written ends the rest."""
     from fewrounds.experiment.work import execute
 
@@ -69,7 +70,13 @@ def _run(run: str, spec: RunSpec, folder: str) -> tuple[str, str]:
     began = now()
     try:
         _running = True
-        result = execute(spec, checkpoint=store.run_folder(run) / "checkpoint", callbacks=(tell,))
+        result = execute(
+            spec,
+            checkpoint=store.run_folder(run) / "checkpoint",
+            callbacks=(tell,),
+            compile=compile,
+            runs=runs,
+        )
     except KeyboardInterrupt:
         return "interrupted", ""
     except Exception as error:
@@ -110,8 +117,11 @@ def _run(run: str, spec: RunSpec, folder: str) -> tuple[str, str]:
 class Runner:
     """The runs of an experiment, in order: a cell's tuning runs first, then, with the chosen step size, its others."""
 
-    def __init__(self, experiment: Experiment, store: Store, jobs: int) -> None:
+    def __init__(self, experiment: Experiment, store: Store, jobs: int, compile: bool | str = "auto") -> None:
         self.experiment = experiment
+        self.compile = compile
+        self._alike: Counter[str] = Counter()
+        """How many runs of each kind there will be."""
         self.store = store
         self.jobs = jobs
         self.specs: dict[str, RunSpec] = {}
@@ -128,6 +138,10 @@ class Runner:
             if self.experiment.tuning and self.experiment.tuning.rule == "paper" and not prepare(cell.data).classes:
                 source = cell.data["source"]
                 raise SettingError(f"tuning.rule = 'paper' needs classes, {source} has none; use 'final-loss'")
+        for cell in cells:
+            each = 1 if self.experiment.tuning else len(self.experiment.train.eta or [])
+            tries = len(grid.tuning_runs(self.experiment, cell))
+            self._alike[_kind(cell)] += tries + each * len(self.experiment.train.seed)
         for cell in cells:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
@@ -207,7 +221,10 @@ class Runner:
                 while queue or under_way:
                     while queue and len(under_way) < jobs:
                         run = queue[0]  # taken off the queue only once it is under way
-                        under_way[pool.submit(_run, run, self.specs[run], str(self.store.folder))] = run
+                        spec = self.specs[run]
+                        alike = self._alike[_kind(spec)]
+                        future = pool.submit(_run, run, spec, str(self.store.folder), self.compile, alike)
+                        under_way[future] = run
                         queue.popleft()
                     ended, _ = wait(under_way, timeout=0.3, return_when=FIRST_COMPLETED)
                     while not messages.empty():
@@ -239,17 +256,25 @@ class Runner:
             self._save_grid()
 
 
+def _kind(spec: RunSpec) -> str:
+    """What runs have in common that share compiled steps."""
+    train = {key: spec.train[key] for key in ("method", "budget", "budget_mode", "dtype")}
+    return json.dumps([spec.data, spec.partition["workers"], spec.model, train, spec.settings], sort_keys=True)
+
+
 def failure(run: str, spec: RunSpec, reason: str) -> dict[str, Any]:
     """The record of a run that has failed."""
     return {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
 
 
-def run_experiment(experiment: Experiment, folder: str | Path, jobs: int | None = None) -> Runner:
+def run_experiment(
+    experiment: Experiment, folder: str | Path, jobs: int | None = None, compile: bool | str = "auto"
+) -> Runner:
     """Run what has not been run yet. Stopped at any time, the same call goes on."""
     if experiment.tuning is not None:
         tuning.check_rule(experiment.tuning.rule)
     store = Store(folder)
     with store.open(experiment.name):
-        runner = Runner(experiment, store, jobs or os.cpu_count() or 1)
+        runner = Runner(experiment, store, jobs or os.cpu_count() or 1, compile)
         runner.run()
     return runner

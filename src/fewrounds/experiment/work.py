@@ -187,14 +187,30 @@ def method_of(spec: RunSpec) -> Method:
     return for_budget(name, budget, workers=workers_of(spec), mode=mode, eta=eta, **spec.settings)
 
 
+def cadence_of(spec: RunSpec) -> int:
+    """Rounds between evaluations; where they follow from the budget, the same for every method."""
+    from fewrounds.training import default_cadence
+
+    chosen: int | None = spec.train["evaluate_every"]
+    if chosen is not None:
+        return chosen
+    sizes = parts_of(spec)
+    test = prepare(spec.data).test
+    per_round = spec.train["budget"] or method_of(spec).gradients_per_round([len(rows) for rows in sizes])
+    return default_cadence(spec.train["rounds"], per_round, sizes, None if test is None else test[1])
+
+
 def execute(
     spec: RunSpec,
     *,
     checkpoint: Path | None = None,
     callbacks: tuple[Callable[[RoundRecord], object], ...] = (),
     rounds: int | None = None,
+    compile: bool | str = "auto",
+    runs: int = 1,
 ) -> Result:
-    """Train as the spec says."""
+    """Train as the spec says; `runs` is the number of runs that share what is compiled."""
+    from fewrounds.engine.programs import Policy
     from fewrounds.training import train
 
     how = spec.train
@@ -206,10 +222,11 @@ def execute(
         test=prepare(spec.data).test,
         seed=how["seed"],
         weights=how["weights"],
-        evaluate_every=how["evaluate_every"],
+        evaluate_every=cadence_of(spec),
         evaluate_last=min(how["evaluate_last"], rounds or how["rounds"]),
         checkpoint=checkpoint,
         checkpoint_seconds=20.0,
         callbacks=list(callbacks),
+        compile=Policy(compile, runs),
         progress=False,
     )

@@ -179,9 +179,12 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
 
 
 def _draw(axes: Axes, line: Curve, column: str, criterion: str, styles: dict[str, Style]) -> None:
-    x = line.table[column].to_numpy(dtype=float)
-    mean = line.table[f"{criterion}_mean"].to_numpy(dtype=float)
-    sd = np.nan_to_num(line.table[f"{criterion}_sd"].to_numpy(dtype=float))
+    table = line.table[line.table[f"{criterion}_mean"].notna()]  # not every evaluation has the gradient's norm
+    if table.empty:
+        return
+    x = table[column].to_numpy(dtype=float)
+    mean = table[f"{criterion}_mean"].to_numpy(dtype=float)
+    sd = np.nan_to_num(table[f"{criterion}_sd"].to_numpy(dtype=float))
     order = list(styles).index(line.method)
     every = max(1, len(x) // 5)
     look = _line(styles[line.method])

@@ -1,12 +1,13 @@
-"""Steps as machine code: traced once, compiled ahead of time by AOTInductor, and kept on disk.
+"""Steps as programs: traced once, run as a list of tensor operations or as machine code that is kept on disk.
 
 A step is traced with its gradients to one graph of tensor operations, which changes the vectors in place. The package
-that torch compiles from it is stored under a digest of the graph, so another process, or another day, loads it in
-milliseconds. Numbers such as η are inputs of the graph: other values need no other compilation.
+that AOTInductor compiles from it is stored under a digest of the graph, so another process, or another day, loads it
+in milliseconds. Numbers such as η are inputs of the graph: other values need no other compilation.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import os
 import shutil
@@ -24,46 +25,111 @@ from torch import Tensor
 from fewrounds.data.home import home
 from fewrounds.errors import SettingError
 
-PAYS = 40_000
-"""Calls of a step from which on compiling pays: it takes 10 to 20 s, and saves about half a millisecond a call."""
+TRACING_PAYS = 2_000
+"""Calls of a step from which on tracing pays: it takes up to 2 s, and saves about a millisecond a call."""
+COMPILING_PAYS = 40_000
+"""Calls of a step from which on compiling pays: it takes 10 to 20 s, and saves about half a millisecond more."""
 
 Program = Callable[[list[Tensor]], object]
 """Takes the tensors it was traced with, or others of the same shapes, and changes them in place."""
+
+
+class How(enum.Enum):
+    """The three ways to run a step, by the time they take to set up."""
+
+    AS_IT_IS = enum.auto()
+    TRACED = enum.auto()
+    COMPILED = enum.auto()
 
 
 @dataclass(frozen=True)
 class Policy:
     """Whether to compile. The answer depends on counts alone, so that a run that is resumed gets the same one."""
 
-    mode: bool | str = "auto"
+    mode: bool | str | How = "auto"
+    """"auto", True, False, or one way for every step."""
     runs: int = 1
     """How many runs of this kind there are: they share what is compiled."""
 
     def __post_init__(self) -> None:
-        if self.mode not in (True, False, "auto") or not isinstance(self.mode, (bool, str)):
+        if self.mode != "auto" and not isinstance(self.mode, (bool, How)):
             raise SettingError(f"compile = {self.mode!r}: must be 'auto', True or False")
 
-    def wants(self, calls: int) -> bool:
-        """Whether a step that a run calls this often is worth compiling."""
-        return calls * self.runs >= PAYS if self.mode == "auto" else bool(self.mode)
+    def how(self, calls: int) -> How:
+        """How to run a step that a run calls this often."""
+        if isinstance(self.mode, How):
+            return self.mode
+        if self.mode is True or (self.mode == "auto" and calls * self.runs >= COMPILING_PAYS):
+            return How.COMPILED
+        return How.TRACED if calls >= TRACING_PAYS else How.AS_IT_IS
 
 
-def compile_program(
-    function: Callable[..., Any], examples: Sequence[Tensor], name: str, say: Callable[[str], None]
+def build(
+    function: Callable[..., Any], examples: Sequence[Tensor], how: How, name: str, say: Callable[[str], None]
 ) -> Program | None:
-    """The compiled function, from disk if it was compiled before; None, with one line, where that cannot be.
+    """The function as a program, from disk if it was compiled before; None where it can only run as it is.
 
-    The examples are changed: pass copies with the strides of what the program will be given.
+    The examples have the shapes and strides of what the program will be given.
     """
     try:
-        graph = _trace(function, list(examples))
+        graph = _trace(function, _copies(examples))
     except Exception as error:
-        say(f"{name} cannot be traced ({_short(error)}): it runs uncompiled")
+        say(f"{name} cannot be traced ({_short(error)}): it runs as it is, which is slower")
         return None
-    key = _digest(graph, examples)
-    if key not in _loaded:
-        _loaded[key] = _load_or_build(graph, examples, key, name, say)
-    return _loaded[key]
+    program = None
+    if how is How.COMPILED:
+        key = _digest(graph, examples)
+        if key not in _loaded:
+            _loaded[key] = _load_or_build(graph, examples, key, name, say)
+        program = _loaded[key]
+    program = program or _interpreted(graph)
+    if not _agree(program, function, examples):
+        say(f"{name} gives other values when it is traced: it runs as it is, which is slower")
+        return None
+    return program
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.clone() for tensor in tensors]
+
+
+def _interpreted(graph: torch.fx.GraphModule) -> Program:
+    """The graph's operations one after the other: without a compiler, and without autograd's bookkeeping."""
+    for node in graph.graph.nodes:
+        if _changes_nothing(node):
+            node.replace_all_uses_with(node.args[0])
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    forward = graph.forward
+
+    def run(inputs: list[Tensor]) -> None:
+        with torch.no_grad():
+            forward(*inputs)
+
+    return run
+
+
+def _changes_nothing(node: torch.fx.Node) -> bool:
+    """Whether an operation that tracing leaves behind gives what it is given: a view of the same shape, times 1."""
+    aten = torch.ops.aten
+    if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
+        return True
+    if node.target in (aten.view.default, aten._unsafe_view.default, aten.expand.default):
+        given: Any = node.args[0]
+        return bool(given.meta["val"].shape == node.meta["val"].shape)
+    return False
+
+
+def _agree(program: Program, function: Callable[..., Any], examples: Sequence[Tensor]) -> bool:
+    """Whether a program does to its inputs what the function does."""
+    mine, theirs = _copies(examples), _copies(examples)
+    program(list(mine))  # a program may empty the list it is given
+    function(*theirs)
+    tolerance = 1e-8 if examples[0].dtype == torch.float64 else 1e-3
+    return all(
+        torch.allclose(a, b, rtol=tolerance, atol=tolerance * 1e-2, equal_nan=True)
+        for a, b in zip(mine, theirs, strict=True)
+    )
 
 
 _loaded: dict[str, Program | None] = {}
@@ -146,7 +212,7 @@ def _build(graph: torch.fx.GraphModule, examples: Sequence[Tensor], package: Pat
 
     with tempfile.TemporaryDirectory(dir=package.parent) as scratch, warnings.catch_warnings(), _Quiet():
         warnings.simplefilter("ignore")
-        exported = torch.export.export(graph, tuple(examples))
+        exported = torch.export.export(graph, tuple(_copies(examples)))
         built = aoti_compile_and_package(exported, package_path=str(Path(scratch) / "step.pt2"))
         os.replace(built, package)
 

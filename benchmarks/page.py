@@ -1,0 +1,192 @@
+"""The measured figures as a table on the terminal, as tables in docs/performance.md, and as charts beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+IMAGES = HERE.parent / "docs" / "images"
+
+TARGETS = {
+    ("w1", "local-sgd"): ("W1 Local SGD, one core", "≤ 0.55"),
+    ("w1", "bvr-l-sgd"): ("W1 BVR-L-SGD, one core, a round against the plain Local SGD round", "≤ 0.8"),
+    ("grids", "w1"): ("W1 grid on two cores, per run and round", "≤ 0.30"),
+    ("w2", "local-sgd"): ("W2, one core", "≤ 0.9"),
+    ("w3", "all five, compiled"): ("W3 all five methods, one run, compiled", "≤ 0.1"),
+    ("w3", "all five, not compiled"): ("W3 all five methods, one run, not compiled", "≤ 0.35"),
+    ("grids", "w3"): ("W3 grid on two cores, per run and round", "≤ 0.06"),
+}
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print every table."""
+    for name, rows in tables(results).items():
+        print(f"\n{name}\n")
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        for row in rows:
+            print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
+    out = {"targets": _targets(results), "details": _details(results)}
+    if "w1" in results:
+        out["targets"].append(("limit: the bare matrix products of W1", f"{limit(results):.2f}", ""))
+    if "scaling" in results:
+        out["scaling"] = _scaling(results["scaling"])
+    if "start" in results:
+        rows = [(name, f"{found['seconds']:.2f} s") for name, found in results["start"].items()]
+        out["start"] = [("command", "time"), *rows]
+    if "evaluation" in results:
+        rows = [
+            (name, f"{100 * found['share']:.1f} %", f"{len(found['evaluated'])} in {found['evaluated'][-1]} rounds")
+            for name, found in results["evaluation"].items()
+        ]
+        out["evaluation"] = [("W1, default cadence", "share of the time", "evaluations"), *rows]
+    if "peers" in results:
+        out["peers"] = _peers(results)
+    return out
+
+
+def limit(results: dict[str, Any]) -> float:
+    seconds = results["w1"]["local-sgd"]["seconds"]
+    return float(seconds["matrix products"] / seconds["plain"])
+
+
+def _targets(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("work", "ratio to the plain loop", "target")]
+    for (part, prefix), (label, target) in TARGETS.items():
+        for name, found in results.get(part, {}).items():
+            if name == prefix or (part == "grids" and name.startswith(prefix)):
+                label_ = label + (name.removeprefix(prefix) if part == "grids" else "")
+                rows.append((label_, f"{found['ratio']:.3f}", target))
+    return rows
+
+
+def _details(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("work", "ours", "plain", "ratio", "ratio to torch's default SGD step")]
+    for part in ("w1", "w2", "w3", "grids"):
+        for name, found in results.get(part, {}).items():
+            t = found["seconds"]
+            default = t.get("plain, default step")
+            rows.append(
+                (
+                    f"{part.upper() if part != 'grids' else 'grid'} {name}",
+                    f"{1e3 * t['ours']:.3g} ms",
+                    f"{1e3 * t['plain']:.3g} ms",
+                    f"{found['ratio']:.3f}",
+                    f"{t['ours'] / default:.3f}" if default else "",
+                )
+            )
+    return rows
+
+
+def _scaling(points: dict[str, Any]) -> list[tuple[str, ...]]:
+    by_method: dict[str, dict[int, Any]] = {}
+    for name, found in points.items():
+        method, _, P = name.partition(", P = ")
+        by_method.setdefault(method, {})[int(P)] = found
+    counts = sorted({P for found in by_method.values() for P in found})
+    rows: list[tuple[str, ...]] = [("method", *(f"P = {P}" for P in counts), "memory at P = 10", "at P = 1,000")]
+    for method, found in by_method.items():
+        base = found[counts[0]]["seconds_per_worker"]
+        times = [f"{found[P]['seconds_per_worker'] / base:.2f}" for P in counts]
+        memory = [f"{found[P]['vectors']:.0f} d" for P in (counts[0], counts[-1])]
+        rows.append((method, *times, *memory))
+    return rows
+
+
+def _peers(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("system", "work", "cores", "ratio to the plain loop")]
+    for one in results["peers"]:
+        rows.append((f"{one['system']} {one['version']}", one["work"], str(one["cores"]), f"{one['ratio']:.2f}"))
+    return rows
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def write(results: dict[str, Any]) -> None:
+    """Put the tables between their marks in docs/performance.md, and draw its charts."""
+    text = PAGE.read_text()
+    for name, rows in tables(results).items():
+        head, *body = rows
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(row) + " |" for row in body]
+        table = "\n".join(lines)
+        text = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=table: m[1] + t + "\n" + m[2], text, flags=re.S
+        )
+    PAGE.write_text(text)
+    draw(results)
+
+
+def draw(results: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    bars = [("plain loop", 1.0, "0.6")]
+    for one in results.get("peers", []):
+        if one["work"] == "W1":
+            cores = "" if one["cores"] == 1 else f", {one['cores']} cores"
+            bars.append((f"{one['system']} {one['version']}{cores}", one["ratio"], "0.6"))
+    bars.append(("fewrounds, not compiled", results["w1"]["local-sgd, not compiled"]["ratio"], "#7fb3d8"))
+    bars.append(("fewrounds", results["w1"]["local-sgd"]["ratio"], "#1f6fb2"))
+    for name, found in results.get("grids", {}).items():
+        if name.startswith("w1"):
+            bars.append(("fewrounds, grid on 2 cores", found["ratio"], "#1f6fb2"))
+    bars.sort(key=lambda bar: -bar[1])
+    figure, axes = plt.subplots(figsize=(7, 0.42 * len(bars) + 1.2), layout="constrained")
+    axes.barh([bar[0] for bar in bars], [bar[1] for bar in bars], color=[bar[2] for bar in bars])
+    for i, (_, value, _) in enumerate(bars):
+        axes.text(value + 0.01, i, f"{value:.2f}", va="center", fontsize=9)
+    axes.axvline(limit(results), color="#c0392b", linestyle="--", linewidth=1.2)
+    axes.text(limit(results) + 0.01, len(bars) - 0.45, "bare matrix products, one core", color="#c0392b", fontsize=8)
+    axes.invert_yaxis()
+    axes.set_ylim(len(bars) - 0.2, -0.6)
+    axes.set_xlabel("time per round of Local SGD on W1, relative to a plain PyTorch loop (shorter is better)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "performance.png", dpi=150)
+    plt.close(figure)
+    if "scaling" in results:
+        _draw_scaling(_scaling_numbers(results["scaling"]))
+
+
+def _scaling_numbers(points: dict[str, Any]) -> dict[str, list[tuple[int, float, float]]]:
+    out: dict[str, list[tuple[int, float, float]]] = {}
+    for name, found in points.items():
+        method, _, P = name.partition(", P = ")
+        out.setdefault(method, []).append((int(P), found["seconds_per_worker"], found["vectors"]))
+    return out
+
+
+def _draw_scaling(lines: dict[str, list[tuple[int, float, float]]]) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for (method, points), marker in zip(lines.items(), "os^Dv", strict=False):
+        P = [point[0] for point in points]
+        left.plot(P, [point[1] / points[0][1] for point in points], marker=marker, label=method, markersize=5)
+        right.plot(P, [max(point[2], 1) for point in points], marker=marker, label=method, markersize=5)
+    left.axhline(1.2, color="0.5", linestyle="--", linewidth=1)
+    left.set(xscale="log", xlabel="workers P", ylabel="time a worker and round,\nrelative to P = 10", ylim=(0, 1.5))
+    right.set(xscale="log", yscale="log", xlabel="workers P", ylabel="memory beyond the data,\nin vectors of length d")
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(IMAGES / "scaling.png", dpi=150)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    found = json.loads((HERE / "results.json").read_text())
+    peers = HERE / "peers" / "results.json"
+    if peers.exists():
+        found["peers"] = json.loads(peers.read_text())["rows"]
+    show(found)
+    write(found)

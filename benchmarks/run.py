@@ -1,0 +1,287 @@
+"""The table of speeds: every figure a ratio to a plain PyTorch loop, measured in turn with it. `make bench` runs this.
+
+Parts: w1, w2, w3, grids, scaling, start, evaluation. What a part measures is kept in results.json, so that parts can be
+measured one at a time: `python benchmarks/run.py w1 w3`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+import plain
+import torch
+import works
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fewrounds as fr
+from fewrounds.engine.programs import How, Policy
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+
+
+def tensors(work: works.Work) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in works.data(work)]
+
+
+def matrix_products() -> Callable[[], None]:
+    """The products of a round of W1 and nothing else: what no system can be faster than."""
+    X, W1, W2 = torch.randn(16, 3072), torch.randn(100, 3072), torch.randn(10, 100)
+    d1, d2, h = torch.randn(16, 100), torch.randn(16, 10), torch.randn(16, 100)
+    out1, out2 = torch.empty(16, 100), torch.empty(100, 3072)
+
+    def run() -> None:
+        for _ in range(works.W1.steps):
+            torch.mm(X, W1.t(), out=out1)
+            torch.mm(d1.t(), X, out=out2)
+            torch.mm(h, W2.t())
+            torch.mm(d2.t(), h)
+            torch.mm(d2, W2)
+
+    return run
+
+
+def local_sgd(work: works.Work, **settings: Any) -> fr.Method:
+    return fr.LocalSGD(eta=work.eta, K=work.K, b=work.b, **settings)
+
+
+# ---------------------------------------------------------------------- one core
+
+
+def w1() -> dict[str, Any]:
+    work, data = works.W1, tensors(works.W1)
+    problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
+    loops = {
+        "plain": plain.LocalSGDLoop(plain.w1_model(), data, work).round,
+        "plain, default step": plain.LocalSGDLoop(plain.w1_model(), data, work, fused=False).round,
+        "matrix products": matrix_products(),
+    }
+    bvr = fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b)
+    out = {
+        "local-sgd": measure.against(loops, problem, data, local_sgd(work), 15, compile=True),
+        "local-sgd, not compiled": measure.against(loops, problem, data, local_sgd(work), 7, compile=TRACED),
+        "bvr-l-sgd": measure.against(loops, problem, data, bvr, 15, compile=True),
+        "bvr-l-sgd, not compiled": measure.against(loops, problem, data, bvr, 7, compile=TRACED),
+    }
+    return {name: {"ratio": t["ours"] / t["plain"], "seconds": t} for name, t in out.items()}
+
+
+def w2() -> dict[str, Any]:
+    work, data = works.W2, tensors(works.W2)
+    problem = fr.Problem(plain.w2_model(), loss=cross_entropy)
+    loops = {
+        "plain": plain.LocalSGDLoop(plain.w2_model(), data, work).round,
+        "plain, default step": plain.LocalSGDLoop(plain.w2_model(), data, work, fused=False).round,
+    }
+    method = local_sgd(work, participants=work.participants)
+    out = {}
+    for name, how in (("local-sgd", True), ("local-sgd, not compiled", TRACED)):
+        t = measure.against(loops, problem, data, method, 7, compile=how)
+        out[name] = {"ratio": t["ours"] / t["plain"], "seconds": t}
+    return out
+
+
+def w3() -> dict[str, Any]:
+    """All five methods, each against its own plain loop; the total is the sum of the five."""
+    work, data = works.W3, tensors(works.W3)
+    problem = fr.Problem(plain.w3_model(), loss=cross_entropy, l2=work.l2)
+    n = work.K * work.b
+    T = 1 + -(-work.samples // n)
+    methods = {
+        "minibatch_sgd": fr.MinibatchSGD(eta=work.eta, b=n),
+        "sarah": fr.SARAH(eta=work.eta, b=n),
+        "local_sgd": local_sgd(work),
+        "scaffold": fr.SCAFFOLD(eta=work.eta, K=work.K, b=work.b),
+        "bvr_l_sgd": fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b),
+    }
+    out: dict[str, Any] = {}
+    for label, how in (("compiled", True), ("not compiled", TRACED)):
+        sums = {"ours": 0.0, "plain": 0.0}
+        for name, method in methods.items():
+            loop: Callable[[], None]
+            if name == "local_sgd":
+                loop = plain.LocalSGDLoop(plain.w3_model(), data, work).round
+            else:
+                loop = getattr(plain.OtherLoops(plain.w3_model, data, work, T), name)
+            t = measure.against({"plain": loop}, problem, data, method, 40, compile=how)
+            out[f"{name.replace('_', '-')}, {label}"] = {"ratio": t["ours"] / t["plain"], "seconds": t}
+            sums = {key: sums[key] + t[key] for key in sums}
+        out[f"all five, {label}"] = {"ratio": sums["ours"] / sums["plain"], "seconds": sums}
+    return out
+
+
+TRACED = Policy(How.TRACED)
+
+# ---------------------------------------------------------------------- grids on two cores
+
+
+GRID = """
+name = "bench"
+[data]
+source = "{source}"
+label = "y"
+test_fraction = {test}
+[partition]
+kind = "iid"
+workers = 10
+[model]
+hidden = [100]
+l2 = 0.005
+[train]
+method = "local-sgd"
+rounds = {rounds}
+eta = {eta}
+seed = {seeds}
+[methods.local-sgd]
+K = {K}
+b = {b}
+"""
+
+
+def grids() -> dict[str, Any]:
+    """Whole experiments through `fewrounds run`: starting processes, loading, evaluating and saving included."""
+    out = {}
+    for name, work, model, etas, seeds, rounds in (
+        ("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], 200),
+        ("w3", works.W3, plain.w3_model, [0.005, 0.01, 0.05, 0.1, 0.5, 1.0], [0, 1, 2, 3, 4], 1500),
+    ):
+        data = tensors(work)
+        loop = plain.LocalSGDLoop(model(), data, work)
+        few = 3 if name == "w1" else 20
+        with tempfile.TemporaryDirectory() as folder, measure.alone():
+            X, y = (np.concatenate([part[i].numpy() for part in data]) for i in (0, 1))
+            np.savez(Path(folder) / "data.npz", X=X, y=y)
+            text = GRID.format(
+                source=f"{folder}/data.npz", test=0.0, rounds=rounds, eta=etas, seeds=seeds, K=work.K, b=work.b
+            )
+            (Path(folder) / "bench.toml").write_text(text)
+            command = [
+                sys.executable,
+                "-m",
+                "fewrounds",
+                "run",
+                "bench.toml",
+                "--output",
+                "out",
+                "--compile",
+                "-j",
+                "2",
+            ]
+            warm = [*command, "--set", "train.rounds=1", "--set", f"train.seed={seeds[:2]}"]
+            quiet = {"cwd": folder, "check": True, "capture_output": True}
+            subprocess.run(warm, **quiet)  # data into the cache, steps compiled
+            plain_before = [measure.timed(loop.round) for _ in range(few)]
+            seconds = measure.timed(lambda: subprocess.run([*command[:6], "out2", *command[7:]], **quiet))  # noqa: B023
+            plain_times = plain_before + [measure.timed(loop.round) for _ in range(few)]
+        runs = len(etas) * len(seeds)
+        one = seconds / (runs * rounds)
+        usual = float(np.median(plain_times))
+        out[f"{name}, {runs} runs of {rounds} rounds"] = {
+            "ratio": one / usual,
+            "seconds": {"ours": one, "plain": usual, "whole grid": seconds},
+        }
+    return out
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def scaling() -> dict[str, Any]:
+    """Time a worker and round, and memory beyond the data, from 10 to 1,000 workers at equal total work."""
+    out: dict[str, Any] = {}
+    for method in ("local-sgd", "minibatch-sgd", "sarah", "bvr-l-sgd", "scaffold"):
+        for P in (10, 30, 100, 300, 1000):
+            command = [sys.executable, str(HERE / "scaling.py"), method, str(P)]
+            with measure.alone():
+                best = [json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)]
+            out[f"{method}, P = {P}"] = min(best, key=lambda found: found["seconds_per_worker"])
+    return out
+
+
+# ---------------------------------------------------------------------- starting, evaluating
+
+
+def start() -> dict[str, Any]:
+    """Seconds until `fewrounds --help` has answered, and imports, in turn."""
+    commands = {
+        "fewrounds --help": ["-m", "fewrounds", "--help"],
+        "import fewrounds": ["-c", "import fewrounds"],
+        "import fewrounds; fewrounds.train": ["-c", "import fewrounds; fewrounds.train"],
+        "import torch": ["-c", "import torch"],
+        "import torch, numpy": ["-c", "import torch, numpy"],
+    }
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    with measure.alone():
+        for _ in range(6):
+            for name, arguments in commands.items():
+                run = [sys.executable, *arguments]
+                times[name].append(measure.timed(lambda: subprocess.run(run, check=True, capture_output=True)))  # noqa: B023
+    return {name: {"seconds": float(np.median(values[1:]))} for name, values in times.items()}
+
+
+def evaluation() -> dict[str, Any]:
+    """W1 with a test set of 10,000 at the default cadence: the share of the time that evaluation takes."""
+    work, data = works.W1, tensors(works.W1)
+    test = (torch.cat([X[:1000] for X, _ in data]), torch.cat([y[:1000] for _, y in data]))
+    problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
+    out = {}
+    for method in (local_sgd(work), fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b)):
+        fr.train(problem, data, method, 2, test=test, compile=True, progress=False)  # compiled, and in the cache
+        with measure.alone():
+            began = time.perf_counter()
+            ends: list[float] = []
+            result = fr.train(
+                problem, data, method, 216, test=test, compile=True, progress=False,
+                callbacks=[lambda record: ends.append(time.perf_counter())],  # noqa: B023
+            )  # fmt: skip
+        whole, training = ends[-1] - began, result.rows[-1]["seconds"]
+        rows = [row["round"] for row in result.rows]
+        out[method.name] = {"share": (whole - training) / whole, "evaluated": rows, "seconds": whole}
+    return out
+
+
+PARTS = {f.__name__: f for f in (w1, w2, w3, grids, scaling, start, evaluation)}
+
+
+def machine() -> dict[str, Any]:
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return {"cpu": cpu, "cores": os.cpu_count(), "torch": torch.__version__, "python": platform.python_version()}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(PARTS)
+    unknown = [name for name in wanted if name not in PARTS]
+    if unknown:
+        print(f"there is no part {unknown[0]!r}; the parts are {', '.join(PARTS)}", file=sys.stderr)
+        sys.exit(2)
+    torch.set_num_threads(1)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in wanted:
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        results[name] = PARTS[name]()
+        results["machine"] = machine()
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    import page
+
+    page.show(results)
+
+
+if __name__ == "__main__":
+    assert isinstance(plain.w1_model(), nn.Module)
+    main()
