@@ -311,3 +311,23 @@ def test_a_failure_in_a_round_names_the_round_and_the_worker() -> None:
             evaluate_every=99,
             progress=False,
         )
+
+
+@pytest.mark.parametrize("call", ["view", "reshape"])
+def test_images_are_laid_out_for_the_cpu_where_the_model_lets_them(call: str) -> None:
+    """A model that calls view on a convolution's output takes images only as they were given."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv2d(2, 3, 3), torch.nn.Linear(48, 4)
+
+        def forward(self, X: torch.Tensor) -> torch.Tensor:
+            return self.head(getattr(self.conv(X), call)(len(X), 48))
+
+    z = (torch.randn(5, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0]))
+    problem = fr.Problem(Net(), loss=torch.nn.functional.cross_entropy, dtype=torch.float64)
+    before = problem.gradient(problem.start, z)
+    problem.try_channels_last(problem.start, z)
+    assert problem._channels_last is (call == "reshape")
+    torch.testing.assert_close(problem.gradient(problem.start, z), before, rtol=1e-12, atol=1e-12)

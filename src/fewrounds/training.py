@@ -157,6 +157,7 @@ def train(
     test_source = None if test is None else _test_source(test, cast, example)
     check_labels(problem, sources, test_source, example, x_start)
     probe = check_problem(problem, example, x_start)
+    problem.try_channels_last(x_start, example)
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
     if rows > 1:
         sources = share_small(sources)
