@@ -35,13 +35,13 @@ class AddShare:
 
 @dataclass(frozen=True)
 class Ready:
-    """A program that changes vectors in place."""
+    """A step as a program."""
 
     run: Program
     gradients: int
     """How often its step asks for a gradient."""
-    order: list[int]
-    """Vector i is, after the step, where vector order[i] was before it."""
+    stays: dict[int, int]
+    """Vector i after the step is vector stays[i] from before it (x_{k-1} becomes x_{k-2}); the others are new."""
 
 
 class Programs:
@@ -65,16 +65,16 @@ class Programs:
 
     def _build(self, loop: Loop, z: Batch, how: How) -> Ready | None:
         asked = 0
-        order: list[int] = []
+        stays: dict[int, int] = {}
 
         def gradient(x: Pieces, z: Batch) -> Pieces:
             nonlocal asked
             asked += 1
             return Pieces(self.problem.gradients_of(x.parts, z))
 
-        def one_step(*inputs: Tensor) -> None:
-            """Change the state's pieces in place."""
-            nonlocal asked, order
+        def one_step(*inputs: Tensor) -> list[Tensor]:
+            """The pieces of every vector that is new."""
+            nonlocal asked, stays
             asked = 0
             rest = list(inputs)
 
@@ -88,15 +88,12 @@ class Programs:
             points = {name: Pieces(take(pieces)) for name in loop.points}
             batch: Batch = rest[0] if isinstance(z, Tensor) else tuple(rest)
             new = _tuple(loop.function(lambda x: gradient(x, batch), *state, **points, **numbers))
-            order = _places(state, new)
-            for place, vector in zip(order, new, strict=True):
-                for old_part, new_part in zip(state[place].parts, vector.parts, strict=True):
-                    if new_part is not old_part:
-                        old_part.copy_(new_part)
+            stays = {i: j for i, vector in enumerate(new) for j, old in enumerate(state) if vector is old}
+            return [part for i, vector in enumerate(new) if i not in stays for part in vector.parts]
 
         name = getattr(loop.function, "__name__", type(loop.function).__name__)
         program = build(one_step, [*loop.inputs(), *leaves(z)], how, name, self._say)
-        return None if program is None else Ready(program, asked, order)
+        return None if program is None else Ready(program, asked, stays)
 
 
 class Loop:
@@ -134,24 +131,22 @@ class Loop:
         if self._program is None:
             self._step_as_it_is(z)
             return
+        program = self._program
         if self._given is None:
             self._given = self.inputs()
-        self._program.run([*self._given, *leaves(z)])
-        self._reorder(self._program.order)
-        self.gradients += self._program.gradients * first.shape[1]
+        old = [self._given[where] for where in self._places]
+        new = iter(program.run([*self._given, *leaves(z)]))
+        for i, where in enumerate(self._places):
+            place = program.stays.get(i)
+            self._given[where] = old[place] if place is not None else [next(new) for _ in old[i]]
+        self.gradients += program.gradients * first.shape[1]
 
     def inputs(self) -> list[Tensor]:
-        """What a program takes besides the batch, copied because it is changed in place: numbers, pieces of vectors."""
+        """What a program takes besides the batch: numbers, and the pieces of every vector, each by itself."""
         state = self.state[0]
         numbers = [torch.tensor(value, dtype=state.dtype, device=state.device) for value in self.numbers.values()]
-        vectors = [part.clone() for v in (*self.state, *self.points.values()) for part in self._problem.split(v)]
+        vectors = [part.contiguous() for v in (*self.state, *self.points.values()) for part in self._problem.split(v)]
         return [*numbers, *vectors]
-
-    def _reorder(self, order: list[int]) -> None:
-        if self._given is not None and order != sorted(order):
-            old = [self._given[where] for where in self._places]
-            for where, place in zip(self._places, order, strict=True):
-                self._given[where] = old[place]
 
     def vectors(self) -> tuple[Tensor, ...]:
         """The vectors now, each [rows, d]."""
@@ -181,16 +176,3 @@ class Loop:
 
 def _tuple(out: Any) -> tuple[Any, ...]:
     return out if isinstance(out, tuple) else (out,)
-
-
-def _places(state: list[Pieces], new: tuple[Pieces, ...]) -> list[int]:
-    """Which of the old vectors each new one is written over.
-
-    A vector that a step hands on as it was (x_{k-1} becomes x_{k-2}) stays where it is, and the others change places.
-    """
-    stays = {i: j for i, vector in enumerate(new) for j, old in enumerate(state) if vector is old}
-    free = [j for j in range(len(state)) if j not in stays.values()]
-    own = [i for i in range(len(new)) if i not in stays]
-    taken = {i: i for i in own if i in free}
-    left = iter(j for j in free if j not in taken.values())
-    return [stays[i] if i in stays else taken[i] if i in taken else next(left) for i in range(len(new))]

@@ -1,8 +1,8 @@
 """Steps as programs: traced once, run as a list of tensor operations or as machine code that is kept on disk.
 
-A step is traced with its gradients to one graph of tensor operations, which changes the vectors in place. The package
-that AOTInductor compiles from it is stored under a digest of the graph, so another process, or another day, loads it
-in milliseconds. Numbers such as η are inputs of the graph: other values need no other compilation.
+A step is traced with its gradients to one graph of tensor operations. The package that AOTInductor compiles from it is
+stored under a digest of the graph, so another process, or another day, loads it in milliseconds. Numbers such as η are
+inputs of the graph: other values need no other compilation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TRACING_PAYS = 2_000
 COMPILING_PAYS = 40_000
 """Calls of a step from which on compiling pays: it takes 10 to 20 s, and saves about half a millisecond more."""
 
-Program = Callable[[list[Tensor]], object]
-"""Takes the tensors it was traced with, or others of the same shapes, and changes them in place."""
+Program = Callable[[list[Tensor]], Sequence[Tensor]]
+"""Takes tensors of the shapes it was traced with, and returns what the function returns; it may empty the list."""
 
 
 class How(enum.Enum):
@@ -72,7 +72,7 @@ def build(
     The examples have the shapes and strides of what the program will be given.
     """
     try:
-        graph = _trace(function, _copies(examples))
+        graph = _trace(function, list(examples))
     except Exception as error:
         say(f"{name} cannot be traced ({_short(error)}): it runs as it is, which is slower")
         return None
@@ -89,10 +89,6 @@ def build(
     return program
 
 
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.clone() for tensor in tensors]
-
-
 def _interpreted(graph: torch.fx.GraphModule) -> Program:
     """The graph's operations one after the other: without a compiler, and without autograd's bookkeeping."""
     for node in graph.graph.nodes:
@@ -102,9 +98,10 @@ def _interpreted(graph: torch.fx.GraphModule) -> Program:
     graph.recompile()
     forward = graph.forward
 
-    def run(inputs: list[Tensor]) -> None:
+    def run(inputs: list[Tensor]) -> Sequence[Tensor]:
         with torch.no_grad():
-            forward(*inputs)
+            out: Sequence[Tensor] = forward(*inputs)
+            return out
 
     return run
 
@@ -121,10 +118,8 @@ def _changes_nothing(node: torch.fx.Node) -> bool:
 
 
 def _agree(program: Program, function: Callable[..., Any], examples: Sequence[Tensor]) -> bool:
-    """Whether a program does to its inputs what the function does."""
-    mine, theirs = _copies(examples), _copies(examples)
-    program(list(mine))  # a program may empty the list it is given
-    function(*theirs)
+    """Whether a program returns what the function does."""
+    mine, theirs = program(list(examples)), function(*examples)
     tolerance = 1e-8 if examples[0].dtype == torch.float64 else 1e-3
     return all(
         torch.allclose(a, b, rtol=tolerance, atol=tolerance * 1e-2, equal_nan=True)
@@ -138,13 +133,9 @@ _loaded: dict[str, Program | None] = {}
 def _trace(function: Callable[..., Any], examples: list[Tensor]) -> torch.fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def traced(*inputs: Tensor) -> tuple[Tensor]:
-        function(*inputs)
-        return (inputs[0].new_zeros(()),)
-
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph: torch.fx.GraphModule = make_fx(traced)(*examples)
+        graph: torch.fx.GraphModule = make_fx(function)(*examples)
     return graph
 
 
@@ -160,7 +151,7 @@ def _digest(graph: torch.fx.GraphModule, examples: Sequence[Tensor]) -> str:
     return digest.hexdigest()[:32]
 
 
-FORMAT = 1
+FORMAT = 2
 
 
 def _constants(graph: torch.fx.GraphModule) -> list[tuple[str, Tensor]]:
@@ -212,7 +203,7 @@ def _build(graph: torch.fx.GraphModule, examples: Sequence[Tensor], package: Pat
 
     with tempfile.TemporaryDirectory(dir=package.parent) as scratch, warnings.catch_warnings(), _Quiet():
         warnings.simplefilter("ignore")
-        exported = torch.export.export(graph, tuple(_copies(examples)))
+        exported = torch.export.export(graph, tuple(examples))
         built = aoti_compile_and_package(exported, package_path=str(Path(scratch) / "step.pt2"))
         os.replace(built, package)
 
