@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow bench lint format clean
 
 demo: $(READY)
 	$(BIN)/fewrounds run experiments/demo.toml --output demo-output
@@ -16,6 +16,12 @@ test: $(READY) lint
 # What downloads data or takes minutes.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# Speeds against plain PyTorch loops (about half an hour on two cores, with nothing else running), and the tables and
+# charts of docs/performance.md. `benchmarks/peers/run.py` measures other systems the same way.
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/page.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -101,8 +101,8 @@ def _scaling(points: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _peers(results: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("system", "work", "cores", "ratio to the plain loop")]
-    for one in results["peers"]:
-        rows.append((f"{one['system']} {one['version']}", one["work"], str(one["cores"]), f"{one['ratio']:.2f}"))
+    for name, one in results["peers"].items():
+        rows.append((one["version"], name.split()[-1], str(one["cores"]), f"{one['ratio']:.2f}"))
     return rows
 
 
@@ -131,10 +131,10 @@ def draw(results: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
     bars = [("plain loop", 1.0, "0.6")]
-    for one in results.get("peers", []):
-        if one["work"] == "W1":
+    for name, one in results.get("peers", {}).items():
+        if name.endswith("W1"):
             cores = "" if one["cores"] == 1 else f", {one['cores']} cores"
-            bars.append((f"{one['system']} {one['version']}{cores}", one["ratio"], "0.6"))
+            bars.append((f"{one['version']}{cores}", one["ratio"], "0.6"))
     bars.append(("fewrounds, not compiled", results["w1"]["local-sgd, not compiled"]["ratio"], "#7fb3d8"))
     bars.append(("fewrounds", results["w1"]["local-sgd"]["ratio"], "#1f6fb2"))
     for name, found in results.get("grids", {}).items():
@@ -187,6 +187,6 @@ if __name__ == "__main__":
     found = json.loads((HERE / "results.json").read_text())
     peers = HERE / "peers" / "results.json"
     if peers.exists():
-        found["peers"] = json.loads(peers.read_text())["rows"]
+        found["peers"] = json.loads(peers.read_text())["results"]
     show(found)
     write(found)

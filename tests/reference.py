@@ -43,15 +43,16 @@ def minibatch_sgd(run: Run, rounds: int, *, eta: float, b: int) -> None:
         run.trace.append(x - eta * run.mean([g(p, x, run.index("local", t, p, (b,))) for p in range(run.P)]))
 
 
-def local_sgd(run: Run, rounds: int, *, eta: float, K: int, b: int) -> None:
+def local_sgd(run: Run, rounds: int, *, eta: float, K: int, b: int, participants: int | None = None) -> None:
     for t in range(1, rounds + 1):
-        ends = []
-        for p in range(run.P):
+        ends = {}
+        for p in range(run.P) if participants is None else run.draws.subset(t, run.P, participants):
             x = run.trace[-1]
             for index in run.index("local", t, p, (K, b)):
                 x = x - eta * run.case.gradient(p, x, index)
-            ends.append(x)
-        run.trace.append(run.mean(ends))
+            ends[p] = x
+        share = sum(run.weights[p] for p in ends)
+        run.trace.append(sum(run.weights[p] / share * x for p, x in ends.items()))
 
 
 def local_gd(run: Run, rounds: int, *, eta: float, K: int, k_hat: str = "last") -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import fewrounds as fr
 from fewrounds.draws import Draws
-from problems import CASES, Case, quadratic
+from problems import CASES, Case, classifier, quadratic
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 
@@ -201,3 +202,33 @@ def test_theory_output_with_local_steps_is_the_drawn_inner_step() -> None:
         np.testing.assert_allclose(result.x.numpy(), path[k_hat], **TIGHT)
         seen.add(k_hat)
     assert seen == {1, 2, 3}
+
+
+def test_only_those_who_take_part_are_counted() -> None:
+    case = classifier()
+    method = fr.LocalSGD(eta=0.05, K=3, b=2, participants=2)
+    result = fr.train(case.problem, case.workers, method, 9, x0=case.x0, seed=4, progress=False)
+    took_part = [p for t in range(1, 10) for p in Draws(4).subset(t, 3, 2)]
+    assert list(result.ledger.gradients) == [6 * took_part.count(p) for p in range(3)]
+    assert (result.ledger.vectors_up, result.ledger.vectors_down) == (18, 18)
+    assert result.ledger.gradients_per_worker == pytest.approx(9 * method.gradients_per_round(case.sizes))
+
+
+def test_everyone_taking_part_is_local_sgd() -> None:
+    case = classifier()
+    options = {"x0": case.x0, "seed": 4, "trace": True, "progress": False}
+    everyone = fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2, participants=3), 9, **options)
+    usual = fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 9, **options)
+    torch.testing.assert_close(everyone.trace, usual.trace, rtol=1e-12, atol=1e-12)
+    assert everyone.ledger == usual.ledger
+
+
+@pytest.mark.parametrize(
+    ("participants", "message"),
+    [(4, "participants = 4, but there are 3 workers"), (0, "participants"), (1.5, "participants")],
+)
+def test_a_wrong_number_of_participants_is_named(participants: float, message: str) -> None:
+    case = classifier()
+    with pytest.raises(fr.SettingError, match=message):
+        method = fr.LocalSGD(eta=0.05, K=3, b=2, participants=participants)
+        fr.train(case.problem, case.workers, method, 1, progress=False)

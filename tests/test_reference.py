@@ -14,6 +14,8 @@ BUILT_IN = [name for name, cls in REGISTRY.items() if cls.__module__.startswith(
 VARIANTS = [
     ("minibatch-sgd", {"b": 3}),
     ("local-sgd", {"K": 4, "b": 3}),
+    ("local-sgd", {"K": 4, "b": 3, "participants": 1}),
+    ("local-sgd", {"K": 4, "b": 3, "participants": 2}),
     ("local-gd", {"K": 3}),
     ("local-gd", {"K": 4, "k_hat": "random"}),
     ("sarah", {"b": 2}),
