@@ -229,6 +229,10 @@ def test_everyone_taking_part_is_local_sgd() -> None:
 )
 def test_a_wrong_number_of_participants_is_named(participants: float, message: str) -> None:
     case = classifier()
-    with pytest.raises(fr.SettingError, match=message):
+
+    def attempt() -> None:
         method = fr.LocalSGD(eta=0.05, K=3, b=2, participants=participants)
         fr.train(case.problem, case.workers, method, 1, progress=False)
+
+    with pytest.raises(fr.SettingError, match=message):
+        attempt()
