@@ -128,8 +128,6 @@ GRID = """
 name = "bench"
 [data]
 source = "{source}"
-label = "y"
-test_fraction = {test}
 [partition]
 kind = "iid"
 workers = 10
@@ -151,18 +149,17 @@ def grids() -> dict[str, Any]:
     """Whole experiments through `fewrounds run`: starting processes, loading, evaluating and saving included."""
     out = {}
     for name, work, model, etas, seeds, rounds in (
-        ("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], 200),
-        ("w3", works.W3, plain.w3_model, [0.005, 0.01, 0.05, 0.1, 0.5, 1.0], [0, 1, 2, 3, 4], 1500),
+        ("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], 150),
+        ("w3", works.W3, plain.w3_model, [0.005, 0.01, 0.05, 0.1, 0.5, 1.0], [0, 1, 2, 3, 4], 600),
     ):
         data = tensors(work)
         loop = plain.LocalSGDLoop(model(), data, work)
         few = 3 if name == "w1" else 20
         with tempfile.TemporaryDirectory() as folder, measure.alone():
             X, y = (np.concatenate([part[i].numpy() for part in data]) for i in (0, 1))
-            np.savez(Path(folder) / "data.npz", X=X, y=y)
-            text = GRID.format(
-                source=f"{folder}/data.npz", test=0.0, rounds=rounds, eta=etas, seeds=seeds, K=work.K, b=work.b
-            )
+            fifth = len(y) // 5
+            np.savez(Path(folder) / "data.npz", x_train=X, y_train=y, x_test=X[:fifth], y_test=y[:fifth])
+            text = GRID.format(source=f"{folder}/data.npz", rounds=rounds, eta=etas, seeds=seeds, K=work.K, b=work.b)
             (Path(folder) / "bench.toml").write_text(text)
             command = [
                 sys.executable,
