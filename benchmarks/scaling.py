@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fewrounds as fr
+from fewrounds.methods.base import REGISTRY as METHODS
 
 SAMPLES, K, b, TOTAL = 50, 8, 16, 4000
 
@@ -31,7 +32,7 @@ def main(name: str, P: int) -> None:
         for _ in range(P)
     ]
     problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=5e-3)
-    settings = {"K": K, "b": b} if fr.method_class(name).local else {"b": K * b}
+    settings = {"K": K, "b": b} if METHODS[name].local else {"b": K * b}
     method = fr.method(name, eta=0.001, **settings)
     options = {"compile": True, "progress": False, "evaluate_every": 10**9}
     fr.train(problem, workers, method, 2, **options)

@@ -24,7 +24,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", sorted(set(REGISTRY)))
 def test_compiled_steps_are_the_steps(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWROUNDS_HOME", str(cache))
-    cls = fr.method_class(name)
+    cls = REGISTRY[name]
     method = cls(**example_settings(cls))
     for case, rows in ((classifier(), 3), (classifier(), 1), (quadratic(), 3)):
         plain = run(case, method, compile=Policy(How.AS_IT_IS), rows_at_once=rows)
