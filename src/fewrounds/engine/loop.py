@@ -100,9 +100,14 @@ class Loop:
     """The vectors of a block of workers while they take steps."""
 
     def __init__(
-        self, programs: Programs, function: Step, start: tuple[Tensor, ...], constants: dict[str, Any], rows: int,
+        self,
+        programs: Programs,
+        function: Step,
+        start: tuple[Tensor, ...],
+        constants: dict[str, Any],
+        rows: int,
         blocks: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function = function
         self.rows = rows
         self.gradients = 0

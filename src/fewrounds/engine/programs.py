@@ -109,12 +109,13 @@ def _interpreted(graph: torch.fx.GraphModule) -> Program:
 def _changes_nothing(node: torch.fx.Node) -> bool:
     """Whether an operation that tracing leaves behind gives what it is given: a view of the same shape, times 1."""
     aten = torch.ops.aten
-    if node.target is aten.detach.default or (node.target is aten.mul.Scalar and node.args[1] == 1):
-        return True
-    if node.target in (aten.view.default, aten._unsafe_view.default, aten.expand.default):
-        given: Any = node.args[0]
-        return bool(given.meta["val"].shape == node.meta["val"].shape)
-    return False
+    is_times_one = node.target is aten.mul.Scalar and node.args[1] == 1
+    views = (aten.detach.default, aten.view.default, aten._unsafe_view.default, aten.expand.default)
+    if not is_times_one and node.target not in views:
+        return False
+    given: Any = node.args[0]
+    before, after = given.meta["val"], node.meta["val"]
+    return bool(before.shape == after.shape and before.dtype == after.dtype)  # times 1 may change the type
 
 
 def _agree(program: Program, function: Callable[..., Any], examples: Sequence[Tensor]) -> bool:
