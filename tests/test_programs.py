@@ -234,7 +234,7 @@ def test_a_wrong_setting_is_named(wrong: object) -> None:
 def test_auto_compiles_in_a_long_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[How] = []
 
-    def watched(function, examples, how: How, name: str, say) -> None:
+    def watched(function, examples, how: How, name: str, say, **options: object) -> None:
         asked.append(how)
 
     monkeypatch.setattr("fewrounds.engine.loop.build", watched)

@@ -107,6 +107,7 @@ class RowBlock:
         self._workers = workers
         self.memory = RowMemory(host, workers)
 
+    @torch.no_grad()
     def iterate(
         self,
         step: Step,
@@ -128,6 +129,7 @@ class RowBlock:
         self._count(loop.gradients)
         return (*loop.vectors(), kept) if kept is not None else loop.vectors()
 
+    @torch.no_grad()
     def average(self, expression: Step, purpose: str, n: int, **points: Tensor) -> Tensor:
         host = self._host
         row_bytes = len(self._workers) * host.sample_bytes

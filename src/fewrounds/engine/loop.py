@@ -92,7 +92,18 @@ class Programs:
             return [part for i, vector in enumerate(new) if i not in stays for part in vector.parts]
 
         name = getattr(loop.function, "__name__", type(loop.function).__name__)
-        program = build(one_step, [*loop.inputs(), *leaves(z)], how, name, self._say)
+
+        def no_longer_needed() -> set[int]:
+            """The inputs that are pieces of vectors which a step replaces, and does not pass on under another name."""
+            passed_on = {*stays.keys(), *stays.values()}
+            return {
+                i for k, where in enumerate(loop.places) if k not in passed_on for i in range(where.start, where.stop)
+            }
+
+        examples = [*loop.inputs(), *leaves(z)]
+        program = build(
+            one_step, examples, how, name, self._say, numbers=len(loop.numbers), may_overwrite=no_longer_needed
+        )
         return None if program is None else Ready(program, asked, stays)
 
 
@@ -122,7 +133,7 @@ class Loop:
         self._vectors: list[Any] | None = None
         self._given: list[Tensor] | None = None
         first, pieces = len(self.numbers), len(problem.split(self.state[0]))
-        self._places = [slice(first + i * pieces, first + (i + 1) * pieces) for i in range(len(self.state))]
+        self.places = [slice(first + i * pieces, first + (i + 1) * pieces) for i in range(len(self.state))]
         """Where in what is given the pieces of each vector of the state are."""
         self._shape: Any = None
         self._program: Ready | None = None
@@ -139,24 +150,29 @@ class Loop:
         program = self._program
         if self._given is None:
             self._given = self.inputs()
-        old = [self._given[where] for where in self._places]
+        old = [self._given[where] for where in self.places]
         new = iter(program.run([*self._given, *leaves(z)]))
-        for i, where in enumerate(self._places):
+        for i, where in enumerate(self.places):
             place = program.stays.get(i)
             self._given[where] = old[place] if place is not None else [next(new) for _ in old[i]]
         self.gradients += program.gradients * first.shape[1]
 
     def inputs(self) -> list[Tensor]:
-        """What a program takes besides the batch: numbers, and the pieces of every vector, each by itself."""
+        """What a program takes besides the batch: numbers, and the pieces of every vector.
+
+        Those of the state are its own: a program may overwrite them.
+        """
         state = self.state[0]
         numbers = [torch.tensor(value, dtype=state.dtype, device=state.device) for value in self.numbers.values()]
-        vectors = [part.contiguous() for v in (*self.state, *self.points.values()) for part in self._problem.split(v)]
-        return [*numbers, *vectors]
+        split = self._problem.split
+        vectors = [part.clone(memory_format=torch.contiguous_format) for v in self.state for part in split(v)]
+        points = [part.contiguous() for v in self.points.values() for part in split(v)]
+        return [*numbers, *vectors, *points]
 
     def vectors(self) -> tuple[Tensor, ...]:
         """The vectors now, each [rows, d]."""
         if self._given is not None:
-            return tuple(torch.cat(self._given[where], dim=1) for where in self._places)
+            return tuple(torch.cat(self._given[where], dim=1) for where in self.places)
         if self._vectors is None:
             return tuple(self.state)
         return tuple(torch.cat(v.parts, dim=1) if isinstance(v, Pieces) else v for v in self._vectors)

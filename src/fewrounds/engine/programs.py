@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fewrounds.data.home import home
+from fewrounds.engine.products import take_out
 from fewrounds.errors import SettingError
 
 TRACING_PAYS = 2_000
@@ -31,7 +32,10 @@ COMPILING_PAYS = 40_000
 """Calls of a step from which on compiling pays: it takes 10 to 20 s, and saves about half a millisecond more."""
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]
-"""Takes tensors of the shapes it was traced with, and returns what the function returns; it may empty the list."""
+"""Takes tensors of the shapes it was traced with, and returns what the function returns; it may empty the list.
+
+It is to be called without recording of gradients.
+"""
 
 
 class How(enum.Enum):
@@ -65,24 +69,34 @@ class Policy:
 
 
 def build(
-    function: Callable[..., Any], examples: Sequence[Tensor], how: How, name: str, say: Callable[[str], None]
+    function: Callable[..., Any],
+    examples: Sequence[Tensor],
+    how: How,
+    name: str,
+    say: Callable[[str], None],
+    *,
+    numbers: int = 0,
+    may_overwrite: Callable[[], set[int]] = set,
 ) -> Program | None:
     """The function as a program, from disk if it was compiled before; None where it can only run as it is.
 
-    The examples have the shapes and strides of what the program will be given.
+    The examples have the shapes and strides of what the program will be given; the first of them are numbers. The
+    program may overwrite the inputs that `may_overwrite` names once the function has been traced.
     """
     try:
         graph = _trace(function, list(examples))
     except Exception as error:
         say(f"{name} cannot be traced ({_short(error)}): it runs as it is, which is slower")
         return None
+    on_cpu = all(example.device.type == "cpu" for example in examples)
+    complete = take_out(graph, numbers, may_overwrite()) if on_cpu else _as_it_is
     program = None
     if how is How.COMPILED:
         key = _digest(graph, examples)
         if key not in _loaded:
             _loaded[key] = _load_or_build(graph, examples, key, name, say)
         program = _loaded[key]
-    program = program or _interpreted(graph)
+    program = complete(program or _interpreted(graph))
     if not _agree(program, function, examples):
         say(f"{name} gives other values when it is traced: it runs as it is, which is slower")
         return None
@@ -97,13 +111,7 @@ def _interpreted(graph: torch.fx.GraphModule) -> Program:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     forward = graph.forward
-
-    def run(inputs: list[Tensor]) -> Sequence[Tensor]:
-        with torch.no_grad():
-            out: Sequence[Tensor] = forward(*inputs)
-            return out
-
-    return run
+    return lambda inputs: forward(*inputs)
 
 
 def _changes_nothing(node: torch.fx.Node) -> bool:
@@ -120,12 +128,17 @@ def _changes_nothing(node: torch.fx.Node) -> bool:
 
 def _agree(program: Program, function: Callable[..., Any], examples: Sequence[Tensor]) -> bool:
     """Whether a program returns what the function does."""
-    mine, theirs = program(list(examples)), function(*examples)
+    with torch.no_grad():
+        mine, theirs = program([example.clone() for example in examples]), function(*examples)
     tolerance = 1e-8 if examples[0].dtype == torch.float64 else 1e-3
     return all(
         torch.allclose(a, b, rtol=tolerance, atol=tolerance * 1e-2, equal_nan=True)
         for a, b in zip(mine, theirs, strict=True)
     )
+
+
+def _as_it_is(program: Program) -> Program:
+    return program
 
 
 _loaded: dict[str, Program | None] = {}
