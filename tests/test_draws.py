@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fewrounds as fr
-from fewrounds.data.sources import Shard
+from fewrounds.data.shards import Shard
 from fewrounds.draws import Draws
 
 seeds = st.integers(min_value=-(2**63), max_value=2**63)

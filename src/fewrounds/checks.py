@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fewrounds.batch import Batch, batch_size, concatenate, leaves, map_batch
-from fewrounds.data.sources import PART, Source
+from fewrounds.data.shards import PART, Source
 from fewrounds.draws import Draws
 from fewrounds.errors import DataError, ProblemError
 from fewrounds.layers import refuse_changing_layers

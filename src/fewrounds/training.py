@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from fewrounds.batch import Batch, batch_size
 from fewrounds.checkpoint import Checkpoints, Snapshot
 from fewrounds.checks import can_vmap, check_labels, check_problem, example_of
-from fewrounds.data.sources import Cast, Shard, Source, Stream, check_alike, load_workers, read_batch, share_small
+from fewrounds.data.shards import Shard, Source, share_small
+from fewrounds.data.sources import Cast, Stream, check_alike, load_workers, read_batch
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine
 from fewrounds.engine.in_process import InProcess

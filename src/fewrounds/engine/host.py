@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fewrounds.batch import Batch, batch_size, leaves, stack
-from fewrounds.data.sources import PART, Shard, Source, gather
+from fewrounds.data.shards import PART, Shard, Source, gather
 from fewrounds.draws import Draws
 from fewrounds.engine.loop import AddShare, Loop, Programs
 from fewrounds.errors import DataError, FewroundsError, ProblemError

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fewrounds.data.sources import Source
+from fewrounds.data.shards import Source
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
 from fewrounds.engine.host import Host, Kept
