@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 import fewrounds as fr
 from fewrounds.methods.base import REGISTRY as METHODS
 
-SAMPLES, K, b, TOTAL = 50, 8, 16, 4000
+SAMPLES, K, b, TOTAL = 50, 8, 16, 2000
 
 
 def main(name: str, P: int) -> None:
