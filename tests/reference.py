@@ -100,6 +100,7 @@ def bvr_l_sgd(
     b_tilde: int | None = None,
     form: str = "practical",
     T: int | None = None,
+    combine: str = "pick",
 ) -> None:
     """Algorithm 2, every line: the differences that are 0 at t = 1 and k = 1 are simply computed here.
 
@@ -126,15 +127,19 @@ def bvr_l_sgd(
                 v_tilde[p] = g(p, x, index) - g(p, x_before, index) + v_tilde[p]
             v = run.mean(v_tilde)
             p_hat = run.draws.pick(r, run.weights)
-            y, y_before, w = x, x, v
-            batches = run.index("local", r, p_hat, (K - 1, b))
-            for k in range(1, K + 1):
-                index = batches[k - 2] if k >= 2 else np.zeros(b, dtype=int)
-                w = g(p_hat, y, index) - g(p_hat, y_before, index) + w
-                y, y_before = y - eta * w, y
-            x, x_before = y, x
+            ends = []
+            for p in [p_hat] if combine == "pick" else range(P):
+                y, y_before, w = x, x, v
+                batches = run.index("local", r, p, (K - 1, b))
+                for k in range(1, K + 1):
+                    index = batches[k - 2] if k >= 2 else np.zeros(b, dtype=int)
+                    w = g(p, y, index) - g(p, y_before, index) + w
+                    y, y_before = y - eta * w, y
+                ends.append(y)
+            x, x_before = ends[0] if combine == "pick" else run.mean(ends), x
             run.trace.append(x)
-            run.picked.append(p_hat)
+            if combine == "pick":
+                run.picked.append(p_hat)
             if r == rounds:
                 return
 

@@ -105,7 +105,10 @@ WRONG = [
     ("seed = [1, 2]", "seed = [0, 1]", "tuning.seed and train.seed share [0]"),
     ("eta = [0.05, 0.2]", "eta = []", "tuning.eta = []"),
     ("eta = [0.05, 0.2]", "eta = [-1.0]", "tuning.eta = -1.0: input should be greater than 0"),
-    ("[tuning]\neta = [0.05, 0.2]\nlast = 3", "", "give either train.eta or a [tuning] section"),
+    ("[tuning]\neta = [0.05, 0.2]\nlast = 3", "", "give either train.eta, train.eta_from or a [tuning] section"),
+    ("last = 3", "last = 3\n[tuning.more]\nsarah = 2.0", "tuning.more.sarah: sarah is not in train.method"),
+    ("last = 3", "last = 3\n[tuning.more]\nlocal-sgd = 0.0", "tuning.more.local-sgd = 0.0: input should be greater"),
+    ("[tuning]", "[methods.bvr-l-sgd]\nT = []\n[tuning]", "methods.bvr-l-sgd.T = []: an empty list"),
     ('name = "small"', 'name = "a b/c"', "name = 'a b/c': string should match pattern"),
     ('name = "small"', 'name = "small', "experiment.toml: Illegal character '\\n' (at line 2, column 14)"),
     (

@@ -15,6 +15,7 @@ from fewrounds.methods import REGISTRY
 METHODS = [fr.method(name, **contract.example_settings(cls)) for name, cls in REGISTRY.items()] + [
     fr.BVRLSGD(eta=0.05, K=3, b=2, form="theory"),
     fr.BVRLSGD(eta=0.05, K=2, b=1, b_tilde=4),
+    fr.BVRLSGD(eta=0.05, K=3, b=2, combine="mean"),
     fr.SARAH(eta=0.05, b=2, b_tilde=4),
     fr.SCAFFOLD(eta=0.05, K=2, b=3, option="I"),
     fr.LocalGD(eta=0.05, K=3, k_hat="random"),
@@ -76,15 +77,19 @@ def sarah(m, sizes, picked) -> Cost:
 
 
 def bvr_l_sgd(m, sizes, picked) -> Cost:
-    """ṽ^(p) up from all, x down to all; practical: ṽ to p̂ and x back; theory: ṽ to all, x_K and x_k̂ back from all."""
+    """ṽ^(p) up from all, x down to all; practical: ṽ to p̂ and x back; theory: ṽ to all, x_K and x_k̂ back from all.
+
+    Where the workers' models are averaged: ṽ to all, x_K back from all.
+    """
     P, R = len(sizes), len(picked)
     starts, others = stage_starts(m, sizes, m.K * m.b, R)
     routine = 2 * (m.K - 1) * m.b
-    runs = [R if m.form == "theory" else picked.count(p) for p in range(P)]
+    runs = [R if m.form == "theory" or m.combine == "mean" else picked.count(p) for p in range(P)]
     gradients = [s + others * 2 * m.K * m.b + routine * n for s, n in zip(starts, runs, strict=True)]
     if m.form == "theory":
         return Cost(gradients, up=3 * P * R, down=2 * P * R)
-    return Cost(gradients, up=(P + 1) * R, down=(P + 1) * R)
+    answers = P if m.combine == "mean" else 1
+    return Cost(gradients, up=(P + answers) * R, down=(P + answers) * R)
 
 
 FORMULAS = {

@@ -434,3 +434,31 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_step_sizes_that_another_experiment_chose(finished: Path, tmp_path: Path) -> None:
+    """Another budget and other rounds, the same methods and splits."""
+    text = SMALL.split("[tuning]")[0].replace("rounds = 12", f"rounds = 3\neta_from = '{finished}'")
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "train.budget=16")
+    assert done.returncode == 0, done.stderr
+    chosen = fr.load_results(finished).query("role == 'report'").groupby(["method", "q"])["eta"].unique()
+    used = fr.load_results(tmp_path / "out").groupby(["method", "q"])["eta"].unique()
+    assert len(used) == 4
+    for cell, etas in used.items():
+        assert etas.tolist() == chosen[cell].tolist()
+    asked = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "partition.q=0.5")
+    assert asked.returncode == 2
+    assert f"train.eta_from = '{finished}': no step size was chosen there for local-sgd q=0.5" in asked.stderr
+
+
+def test_settings_of_a_method_and_further_rates_are_axes(tmp_path: Path) -> None:
+    text = SMALL.replace("rounds = 12", "rounds = 4").replace("q = [0.1, 0.85]", "q = 0.85")
+    text += '\n[tuning.more]\nbvr-l-sgd = 0.07\n[methods.bvr-l-sgd]\ncombine = ["pick", "mean"]\nT = 3\n'
+    done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    frame = fr.load_results(tmp_path / "out").query("method == 'bvr-l-sgd'")
+    assert set(frame["combine"]) == {"pick", "mean"}
+    assert 0.07 in set(frame.query("role == 'tuning'")["eta"])
+    assert "combine = mean" in done.stdout, "never averaged together"
+    last = frame.query("role == 'tuning' and eta == 0.07").groupby("combine")["train_loss"].last()
+    assert last["pick"] != last["mean"]

@@ -114,6 +114,7 @@ def test_local_sgd_on_full_gradients_has_the_biased_fixed_point() -> None:
         fr.SCAFFOLD(eta=0.1, K=4, b=2, option="I"),
         fr.BVRLSGD(eta=0.1, K=4, b=2),
         fr.BVRLSGD(eta=0.1, K=4, b=2, form="theory"),
+        fr.BVRLSGD(eta=0.1, K=4, b=2, combine="mean"),
         fr.SARAH(eta=0.3, b=2),
         fr.MinibatchSGD(eta=0.3, b=2),
     ],

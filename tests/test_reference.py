@@ -30,6 +30,7 @@ VARIANTS = [
     ("bvr-l-sgd", {"K": 3, "b": 2, "b_tilde": 11}),
     ("bvr-l-sgd", {"K": 3, "b": 2, "form": "theory"}),
     ("bvr-l-sgd", {"K": 3, "b": 2, "T": 4}),
+    ("bvr-l-sgd", {"K": 3, "b": 2, "combine": "mean"}),
 ]
 
 

@@ -90,6 +90,8 @@ class Train(Section):
     rounds: Axis[Count]
     eta: Axis[Positive] | None = None
     """Step sizes that are run as they are; leave it out to have them chosen by [tuning]."""
+    eta_from: str | None = None
+    """A folder of results: each method runs with the step size that was chosen there for it and the same split."""
     budget: Axis[Count] | None = None
     """Single-sample gradients per worker and round; sets K and b."""
     budget_mode: Axis[Literal["paper", "strict"]] = Field(default=["paper"])
@@ -103,11 +105,15 @@ class Tuning(Section):
     """The choice of eta: for every method, split and budget, on seeds of its own."""
 
     eta: Annotated[list[Positive], Field(min_length=1)]
+    more: dict[MethodName, Axis[Positive]] = {}
+    """Further values for single methods, such as one beyond the edge that a method has chosen."""
     seed: Axis[int] = Field(default=[0])
     rule: str = "paper"
     """"paper", "final-loss", or a column of the history with a direction, such as "test_accuracy:max"."""
     last: Count = 100
     """How many of the last rounds the paper's rule looks at."""
+    evaluate_every: Count | None = None
+    """For the tuning runs, which need no curves; by default the same as for the others."""
 
 
 class Track(Section):
@@ -126,14 +132,17 @@ class Experiment(Section):
     model: Model = Model()
     train: Train
     methods: dict[MethodName, dict[str, Any]] = {}
-    """Settings of single methods: [methods.bvr-l-sgd] form = "theory"."""
+    """Settings of single methods: [methods.bvr-l-sgd] form = "theory". A list is a grid axis here, too."""
     tuning: Tuning | None = None
     track: Track = Track()
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
-        if (self.tuning is None) == (self.train.eta is None):
-            raise ValueError("give either train.eta or a [tuning] section, which chooses it")
+        if [self.tuning, self.train.eta, self.train.eta_from].count(None) != 2:
+            raise ValueError("give either train.eta, train.eta_from or a [tuning] section, which chooses it")
+        for name in self.tuning.more if self.tuning else ():
+            if name not in self.train.method:
+                raise ValueError(f"tuning.more.{name}: {name} is not in train.method")
         if self.tuning is not None and set(self.tuning.seed) & set(self.train.seed):
             both = sorted(set(self.tuning.seed) & set(self.train.seed))
             raise ValueError(f"tuning.seed and train.seed share {both}: tuning and reported runs need different seeds")
@@ -146,6 +155,8 @@ class Experiment(Section):
                     raise ValueError(f"methods.{name}.eta: step sizes belong in train.eta or tuning.eta")
                 if key not in known:
                     raise ValueError(f"methods.{name}: unknown key {key!r}; {nearest(key, known)}")
+                if settings[key] == []:
+                    raise ValueError(f"methods.{name}.{key} = []: an empty list: give at least one value")
         return self
 
 

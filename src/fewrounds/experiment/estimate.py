@@ -28,7 +28,7 @@ class Estimate:
 def estimate(experiment: Experiment, store: Store) -> Estimate:
     """Counts are exact; the time is measured on two rounds of every method and scaled, so it is rough."""
     cells = grid.cells(experiment)
-    eta = experiment.tuning.eta[0] if experiment.tuning else None
+    eta = 0.1 if experiment.train.eta is None else None
     rates: dict[str, tuple[float, float]] = {}
     gradients = seconds = 0.0
     disk = known = tuning = report = 0
@@ -44,17 +44,19 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         per_gradient, per_evaluation = rates[method_name]
         rounds = cell.train["rounds"]
         one_run = method_of(example).gradients_per_round(sizes) * len(sizes) * rounds
-        evaluations = rounds // cadence_of(example) + cell.train["evaluate_last"]
+        usual = rounds // cadence_of(example)
         digest = data_digest(example)
-        there = sum(store.is_done(spec.fingerprint(digest)) for spec in tuned)
-        if not experiment.tuning:
-            there += sum(store.is_done(spec.fingerprint(digest)) for spec in reported)
-        known += there
-        to_do = len(tuned) + len(reported) - there
-        gradients += to_do * one_run
-        seconds += to_do * (one_run * per_gradient + evaluations * per_evaluation)
-        # a history row takes about 100 bytes in Parquet; a running run keeps two checkpoints of its vectors
-        disk += to_do * (evaluations * 100 + 12_000)
+        for specs in (tuned, reported):
+            # with tuning, it is not known yet which step sizes will be reported
+            may_be_there = specs is tuned or experiment.train.eta is not None
+            there = sum(may_be_there and store.is_done(spec.fingerprint(digest)) for spec in specs)
+            known += there
+            to_do = len(specs) - there
+            evaluations = usual + (specs[0].train["evaluate_last"] if specs else 0)
+            gradients += to_do * one_run
+            seconds += to_do * (one_run * per_gradient + evaluations * per_evaluation)
+            # a history row takes about 100 bytes in Parquet; a running run keeps two checkpoints of its vectors
+            disk += to_do * (evaluations * 100 + 12_000)
     if cells:
         disk += 2 * 2 * 4 * problem_of(grid.with_values(cells[0], 0.1, 0, "")).dim * 4
     return Estimate(len(cells), tuning, report, known, gradients, seconds, disk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import inspect
@@ -52,15 +53,17 @@ class RunSpec:
         train = {key: value for key, value in self.train.items() if key not in ("eta", "seed")}
         return {**self.identity(), "train": train}
 
-    def label(self) -> str:
-        """A short name for progress lines."""
+    def label(self, eta: bool = True) -> str:
+        """A short name for progress lines, with eta and seed or without."""
         words = [self.train["method"]]
         for key in ("q", "alpha"):
             if self.partition.get(key) is not None:
                 words.append(f"{key}={self.partition[key]:g}")
         if self.train["budget"] is not None:
             words.append(f"budget={self.train['budget']}")
-        return " ".join([*words, f"eta={self.train['eta']:g}", f"seed={self.train['seed']}"])
+        if eta:
+            words += [f"eta={self.train['eta']:g}", f"seed={self.train['seed']}"]
+        return " ".join(words)
 
 
 @cache
@@ -97,11 +100,11 @@ def cells(experiment: Experiment) -> list[RunSpec]:
     last = e.tuning.last if e.tuning is not None and e.tuning.rule == "paper" else 1
     out = []
     for data, partition, model, train in itertools.product(
-        _combinations(e.data), _combinations(e.partition), _combinations(e.model), _combinations(e.train, "eta", "seed")
+        _combinations(e.data), _combinations(e.partition), _combinations(e.model), _combinations(e.train, "eta", "eta_from", "seed")
     ):
-        settings = dict(e.methods.get(train["method"], {}))
         train = {**train, "evaluate_last": min(last, train["rounds"])}
-        out.append(RunSpec(data, _relevant(partition), model, train, settings))
+        for settings in _each(e.methods.get(train["method"], {})):
+            out.append(RunSpec(data, _relevant(partition), model, train, settings))
     return _without_repeats(out)
 
 
@@ -113,13 +116,18 @@ def tuning_runs(experiment: Experiment, cell: RunSpec) -> list[RunSpec]:
     if experiment.tuning is None:
         return []
     tuning = experiment.tuning
-    return [with_values(cell, eta, seed, "tuning") for eta in tuning.eta for seed in tuning.seed]
+    etas = dict.fromkeys([*tuning.eta, *tuning.more.get(cell.train["method"], [])])
+    if tuning.evaluate_every is not None:
+        cell = dataclasses.replace(cell, train={**cell.train, "evaluate_every": tuning.evaluate_every})
+    return [with_values(cell, eta, seed, "tuning") for eta in etas for seed in tuning.seed]
 
 
 def report_runs(experiment: Experiment, cell: RunSpec, eta: float | None) -> list[RunSpec]:
     """The reported runs of a cell; eta is the chosen one, or None to run every eta of the file."""
     etas = experiment.train.eta if eta is None else [eta]
     assert etas is not None, "without tuning, train.eta is there"
+    # Only the choice of eta looks at every one of the last rounds.
+    cell = dataclasses.replace(cell, train={**cell.train, "evaluate_last": 1})
     return [with_values(cell, eta, seed, "report") for eta in etas for seed in experiment.train.seed]
 
 
@@ -133,6 +141,12 @@ def _combinations(section: Any, *left_out: str) -> list[dict[str, Any]]:
         is_axis = isinstance(value, list) and "BeforeValidator" in repr(info)
         axes[name] = value if is_axis else [value]
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _each(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of a method's settings, of which a list is an axis."""
+    values = [value if isinstance(value, list) else [value] for value in settings.values()]
+    return [dict(zip(settings, one, strict=True)) for one in itertools.product(*values)]
 
 
 RELEVANT = {

@@ -139,13 +139,15 @@ class Runner:
                 source = cell.data["source"]
                 raise SettingError(f"tuning.rule = 'paper' needs classes, {source} has none; use 'final-loss'")
         for cell in cells:
-            each = 1 if self.experiment.tuning else len(self.experiment.train.eta or [])
+            each = len(self.experiment.train.eta or [None])
             tries = len(grid.tuning_runs(self.experiment, cell))
             self._alike[_kind(cell)] += tries + each * len(self.experiment.train.seed)
         for cell in cells:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
                 self._tuning.append((cell, tried))
+            elif self.experiment.train.eta_from is not None:
+                self._add(grid.report_runs(self.experiment, cell, chosen_eta(self.experiment.train.eta_from, cell)))
             else:
                 self._add(grid.report_runs(self.experiment, cell, None))
         to_come = len(self._tuning) * len(self.experiment.train.seed)
@@ -254,6 +256,27 @@ class Runner:
             self._choose()
             progress.add({new: self.specs[new] for new in self.specs if new not in known})
             self._save_grid()
+
+
+def chosen_eta(folder: str, cell: RunSpec) -> float:
+    """The step size that an experiment has chosen for the same method and split: at the same budget if it has it."""
+    wanted = setting_columns(cell.identity())
+    alike = [
+        choice
+        for choice in Store(folder).grid()["chosen"]
+        if all(choice.get(key) == value for key, value in wanted.items() if key not in ("budget", "rounds"))
+    ]
+    same_budget = [choice for choice in alike if choice["budget"] == wanted["budget"]]
+    etas = {choice["eta"] for choice in same_budget or alike}
+    where = cell.label(eta=False)
+    if not etas:
+        raise SettingError(f"train.eta_from = {folder!r}: no step size was chosen there for {where}")
+    if len(etas) > 1:
+        raise SettingError(f"train.eta_from = {folder!r}: several step sizes were chosen there for {where}: {etas}")
+    (eta,) = etas
+    if eta is None:
+        raise SettingError(f"train.eta_from = {folder!r}: every step size diverged there for {where}")
+    return float(eta)
 
 
 def _kind(spec: RunSpec) -> str:

@@ -171,7 +171,7 @@ def load_results(folder: str | Path) -> pandas.DataFrame:
 
 
 def setting_columns(spec: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run as columns of a frame, but for eta and seed."""
+    """The settings of a run as columns of a frame, but for eta and seed; those of its method by their own names."""
     partition = spec["partition"]
     return {
         "dataset": spec["data"]["source"],
@@ -180,6 +180,7 @@ def setting_columns(spec: dict[str, Any]) -> dict[str, Any]:
         "partition_seed": partition["seed"],
         "l2": spec["model"]["l2"],
         **{key: spec["train"][key] for key in ("method", "budget", "budget_mode", "rounds", "weights")},
+        **spec["settings"],
     }
 
 

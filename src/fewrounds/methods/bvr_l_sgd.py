@@ -9,6 +9,8 @@
 form = "practical" (Algorithm 4): p̂ is drawn first and works alone; the answer is the last iterate.
 form = "theory" (Algorithm 2): every worker runs Local-Routine and sends x_K and x_k̂; the answer is x_k̂ of p̂ at a
 round drawn uniformly from all rounds. Both forms have the same iterates x_t.
+
+combine = "pick" is the paper's. combine = "mean" is not: every worker runs Local-Routine, and x_t is the mean of their x_K.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fewrounds.errors import SettingError
 from fewrounds.interfaces import Engine
 from fewrounds.methods.base import Method, State, register
 from fewrounds.methods.stages import check_b_tilde, stage_gradient, stage_gradients_per_round, stage_length
@@ -39,15 +42,16 @@ class BVRLSGDState(State):
 @dataclass(frozen=True)
 class BVRLSGD(Method):
     """Settings: step size eta, K local steps of batch b, stage batch b_tilde (all data if None),
-    form = "practical" or "theory", stage length T (⌈1 + b̃/(Kb)⌉ if None)."""
+    form = "practical" or "theory", stage length T (⌈1 + b̃/(Kb)⌉ if None), combine = "pick" or "mean"."""
 
     local: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {"form": ("practical", "theory")}
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"form": ("practical", "theory"), "combine": ("pick", "mean")}
     K: int
     b: int
     b_tilde: int | None = None
     form: str = "practical"
     T: int | None = None
+    combine: str = "pick"
 
     def init(self, x0: Tensor) -> BVRLSGDState:
         x_out = x0 if self.form == "theory" else None
@@ -59,6 +63,9 @@ class BVRLSGD(Method):
         else:
             # ṽ_t = mean_p [g_t(x_{t-1}) - g_t(x_{t-2})] + ṽ_{t-1}
             v = engine.mean(gradient_change, s.x, s.x_prev, n=self.K * self.b) + s.v
+        if self.combine == "mean":
+            x = engine.mean(local_routine, s.x, v, eta=self.eta, K=self.K, b=self.b)
+            return BVRLSGDState(x=x, x_prev=s.x, v=v, x_out=None)
         # x_t = x_t^(p̂),  p̂ ~ Unif[P]
         p_hat = engine.pick()
         if self.form == "practical":
@@ -74,11 +81,13 @@ class BVRLSGD(Method):
 
     def check(self, sizes: Sequence[float]) -> None:
         check_b_tilde(self.name, self.b_tilde, sizes)
+        if self.combine == "mean" and self.form == "theory":
+            raise SettingError("bvr-l-sgd: combine = 'mean' has no theory form; use form = 'practical'")
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         shared = stage_gradients_per_round(self.b_tilde, sizes, self.K * self.b, self._T(sizes))
         # Local-Routine takes K - 1 differences, at one worker out of P or at every worker.
-        runners = 1 if self.form == "practical" else len(sizes)
+        runners = 1 if self.form == "practical" and self.combine == "pick" else len(sizes)
         return shared + 2 * (self.K - 1) * self.b * runners / len(sizes)
 
     def _T(self, sizes: Sequence[float]) -> int:
