@@ -46,6 +46,9 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
             for name, found in results["evaluation"].items()
         ]
         out["evaluation"] = [("W1, default cadence", "share of the time", "evaluations"), *rows]
+    if "profile" in results:
+        rows = [(name, f"{1e3 * seconds:.3f} ms") for name, seconds in results["profile"].items()]
+        out["profile"] = [("one step of Local SGD on W1", "time"), *rows]
     if "peers" in results:
         out["peers"] = _peers(results)
     return out

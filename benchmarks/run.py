@@ -1,6 +1,6 @@
 """The table of speeds: every figure a ratio to a plain PyTorch loop, measured in turn with it. `make bench` runs this.
 
-What a part (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation) measures is kept in results.json, so that parts
+What a part (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile) measures is kept in results.json, so that parts
 can be measured one at a time: `python benchmarks/run.py w1 w3`.
 """
 
@@ -266,7 +266,63 @@ def evaluation() -> dict[str, Any]:
     return out
 
 
-PARTS = {f.__name__: f for f in (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation)}
+def profile() -> dict[str, Any]:
+    """Where the time of a step of W1 goes: the parts of the engine under a clock, and the bare products beside them."""
+    from fewrounds.data import shards
+    from fewrounds.engine import host, loop, products, programs
+
+    spent: dict[str, float] = {}
+
+    def clocked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            out = function(*arguments, **options)
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+            return out
+
+        return run
+
+    def gather(*arguments: Any) -> Any:
+        batches = shards.gather(*arguments)
+        while (z := clocked("gather", next)(batches, None)) is not None:
+            yield z
+
+    load = programs._load
+    changed = [
+        (host, "gather", gather),
+        (loop.Loop, "step", clocked("step", loop.Loop.step)),
+        (products.Sum, "__call__", clocked("product", products.Sum.__call__)),
+        (programs, "_load", lambda package: clocked("program", load(package))),
+        (programs, "_loaded", {}),
+    ]
+    work, data, rounds = works.W1, tensors(works.W1), 10
+    problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
+    usual = [(where, name, getattr(where, name)) for where, name, _ in changed]
+    try:
+        for where, name, new in changed:
+            setattr(where, name, new)
+        seconds = measure.against(
+            {"matrix products": matrix_products(3072, (work.b, work.steps))},
+            problem, data, local_sgd(work), rounds, compile=True,
+        )  # fmt: skip
+    finally:
+        for where, name, old in usual:
+            setattr(where, name, old)
+    steps = (rounds + 2) * work.steps
+    a_step = {name: value / steps for name, value in spent.items()}
+    whole = seconds["ours"] / work.steps
+    return {
+        "the whole step": whole,
+        "gathering its batch": a_step["gather"],
+        "the compiled program: forward product, activations, loss, small layers": a_step["program"],
+        "the product that adds the gradient to the weights": a_step["product"],
+        "handing tensors over, in Python": a_step["step"] - a_step["program"] - a_step["product"],
+        "the rest: drawing, averaging, the ledger": whole - a_step["gather"] - a_step["step"],
+        "for comparison: its bare matrix products": seconds["matrix products"] / work.steps,
+    }
+
+
+PARTS = {f.__name__: f for f in (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile)}
 
 
 def machine() -> dict[str, Any]:

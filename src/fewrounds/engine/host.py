@@ -10,16 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewrounds.batch import Batch, batch_size, leaves, stack
+from fewrounds.batch import Batch, batch_size, leaves, map_batch, stack
 from fewrounds.data.shards import PART, Shard, Source, gather
 from fewrounds.draws import Draws
 from fewrounds.engine.loop import AddShare, Loop, Programs
 from fewrounds.errors import DataError, FewroundsError, ProblemError
-from fewrounds.interfaces import Step
+from fewrounds.interfaces import Gradient, Step
 from fewrounds.problem import Metrics, Problem
 
 PART_BYTES = 2**25
 """The most that is gathered at once for a large batch. (glibc maps and unmaps larger blocks at every use.)"""
+
+FEW_BYTES = 2**22
+"""The most that all samples of several workers may take to be gathered at once."""
 
 Kept = dict[tuple[str, int], Tensor]
 """Per-worker memory: the vector kept under (name, worker)."""
@@ -82,12 +85,21 @@ class Host:
             parts = (out,) if isinstance(out, Tensor) else out
             yield block, tuple(part.expand(len(block), -1) for part in parts)
 
-    def evaluate(self, p: int, x: Tensor, gradient: bool) -> tuple[Metrics, Tensor | None]:
-        """Mean loss (without L2), accuracy and, if asked for, gradient (with L2) over the data of p; not counted."""
+    def alike(self, weights: Sequence[float]) -> Iterator[Sequence[int]]:
+        """All workers, in groups of as many samples and the same weight that are few enough to be evaluated at once."""
+        workers = sorted(self.sources)
+        for (size, _), group in itertools.groupby(workers, lambda p: (self.sources[p].size, weights[p])):
+            same = list(group)
+            most = 1 if self.has_streams else max(1, FEW_BYTES // int(size * self.sample_bytes))
+            yield from (same[first : first + most] for first in range(0, len(same), most))
+
+    def evaluate(self, workers: Sequence[int], x: Tensor, gradient: bool) -> tuple[Metrics, Tensor | None]:
+        """Mean loss (without L2), accuracy and, if asked for, gradient (with L2) over their data; not counted."""
         count = 0
         loss, accuracy = x.new_zeros(()), x.new_zeros(())
         total = torch.zeros_like(x) if gradient else None
-        for z in self.sources[p].everything():
+        together = self.everything(workers) if len(workers) > 1 else None
+        for z in self.sources[workers[0]].everything() if together is None else [map_batch(_in_a_row, together)]:
             n = batch_size(z)
             count += n
             if total is None:
@@ -97,6 +109,20 @@ class Host:
                 total.add_(part, alpha=n)
             loss, accuracy = loss + n * metrics.loss, accuracy + n * metrics.accuracy
         return Metrics(loss / count, accuracy / count), None if total is None else total / count
+
+    def everything(self, workers: Sequence[int]) -> Batch | None:
+        """All samples of these workers [workers, n, …], where each has as many and they are few."""
+        shards = [shard for p in workers if isinstance(shard := self.sources[p], Shard)]
+        n = int(shards[0].size) if shards else 0
+        if len(shards) < len(workers) or any(shard.size != n for shard in shards):
+            return None
+        if len(shards) * n * self.sample_bytes > FEW_BYTES:
+            return None
+        return next(gather(shards, np.broadcast_to(np.arange(n), (1, len(shards), n))))
+
+
+def _in_a_row(part: Tensor) -> Tensor:
+    return part.flatten(0, 1)
 
 
 class RowBlock:
@@ -146,8 +172,15 @@ class RowBlock:
             (total,) = loop.vectors()
         return total
 
+    @torch.no_grad()
     def full_gradient(self, x: Tensor) -> Tensor:
-        return torch.stack([self._full_gradient(r, p, x) for r, p in enumerate(self._workers)])
+        z = self._host.everything(self._workers)
+        if z is None:
+            return torch.stack([self._full_gradient(r, p, x) for r, p in enumerate(self._workers)])
+        loop = self._loop(AddShare(_gradient_at), (x.new_zeros(x.shape[-1]),), {"x": x, "share": 1.0})
+        loop.step(z, 1)
+        self._count(loop.gradients)
+        return loop.vectors()[0]
 
     def integers(self, purpose: str, n: int) -> list[int]:
         draws = self._host.draws
@@ -188,6 +221,10 @@ class RowBlock:
     def _count(self, n: int) -> None:
         for p in self._workers:
             self._host.gradients[p] = self._host.gradients.get(p, 0) + n
+
+
+def _gradient_at(g: Gradient, *, x: Tensor) -> Tensor:
+    return g(x)
 
 
 class RowMemory:

@@ -41,11 +41,12 @@ class InProcess(BaseEngine):
     def evaluate(self, x: Tensor, gradient: bool = True) -> Evaluation:
         loss, accuracy = x.new_zeros(()), x.new_zeros(())
         total = torch.zeros_like(x) if gradient else None
-        for p, w in enumerate(self.weights):
-            metrics, gradient_p = self._host.evaluate(p, x, gradient)
+        for workers in self._host.alike(self.weights):
+            w = len(workers) * self.weights[workers[0]]
+            metrics, their_gradient = self._host.evaluate(workers, x, gradient)
             loss, accuracy = loss + w * metrics.loss, accuracy + w * metrics.accuracy
-            if total is not None and gradient_p is not None:
-                total.add_(gradient_p, alpha=w)
+            if total is not None and their_gradient is not None:
+                total.add_(their_gradient, alpha=w)
         return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total)
 
     def _begin(self, round: int) -> None:
