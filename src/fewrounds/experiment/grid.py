@@ -100,7 +100,10 @@ def cells(experiment: Experiment) -> list[RunSpec]:
     last = e.tuning.last if e.tuning is not None and e.tuning.rule == "paper" else 1
     out = []
     for data, partition, model, train in itertools.product(
-        _combinations(e.data), _combinations(e.partition), _combinations(e.model), _combinations(e.train, "eta", "eta_from", "seed")
+        _combinations(e.data),
+        _combinations(e.partition),
+        _combinations(e.model),
+        _combinations(e.train, "eta", "eta_from", "seed"),
     ):
         train = {**train, "evaluate_last": min(last, train["rounds"])}
         for settings in _each(e.methods.get(train["method"], {})):

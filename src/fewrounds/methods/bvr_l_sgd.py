@@ -10,7 +10,7 @@ form = "practical" (Algorithm 4): p̂ is drawn first and works alone; the answer
 form = "theory" (Algorithm 2): every worker runs Local-Routine and sends x_K and x_k̂; the answer is x_k̂ of p̂ at a
 round drawn uniformly from all rounds. Both forms have the same iterates x_t.
 
-combine = "pick" is the paper's. combine = "mean" is not: every worker runs Local-Routine, and x_t is the mean of their x_K.
+combine = "pick" is the paper's. combine = "mean" is not: every worker runs Local-Routine, x_t is the mean of their x_K.
 """
 
 from __future__ import annotations
