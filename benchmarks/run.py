@@ -1,7 +1,7 @@
 """The table of speeds: every figure a ratio to a plain PyTorch loop, measured in turn with it. `make bench` runs this.
 
-What a part measures (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile) is kept in results.json, so that
-parts can be measured one at a time: `python benchmarks/run.py w1 w3`.
+What a part measures (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile) is kept in results.json, so
+that parts can be measured one at a time: `python benchmarks/run.py w1 w3`.
 """
 
 from __future__ import annotations

@@ -66,9 +66,7 @@ def test_a_run_is_what_train_gives(finished: Path) -> None:
     workers = [(X[part], y[part]) for part in class_skew(y, 0.85)]
     problem = fr.Problem(fr.models.mlp([64, 8, 10], seed=1), loss=torch.nn.functional.cross_entropy, l2=5e-3)
     method = fr.BVRLSGD(eta=mine["eta"].iloc[0], K=2, b=16)
-    result = fr.train(
-        problem, workers, method, 12, test=test, seed=1, evaluate_every=4, evaluate_last=3, progress=False
-    )
+    result = fr.train(problem, workers, method, 12, test=test, seed=1, evaluate_every=4, progress=False)
     columns = [c for c in result.history if c != "seconds"]
     pd.testing.assert_frame_equal(mine[columns].reset_index(drop=True), result.history[columns])
 
