@@ -21,13 +21,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fewrounds.engine.base import Committed
+from fewrounds.engine.host import Kept
+from fewrounds.engine.team import Alone, Team
 from fewrounds.errors import CheckpointError, one_line
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import State
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it to fall back on."""
+MEMORY_BYTES = 2**26
+"""About how much of the workers' memory goes into one file."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,30 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one run in a folder, newest last."""
+    """The checkpoints of one run in a folder, newest last.
 
-    def __init__(self, folder: str | Path, identity: dict[str, Any]) -> None:
+    Rank 0 of a team reads and writes them. The memory of workers goes to and from the ranks that hold them a part at a
+    time, so that no process holds all of it.
+    """
+
+    def __init__(self, folder: str | Path, identity: dict[str, Any], team: Team | None = None) -> None:
         self.folder = Path(folder)
         self.identity = identity
+        self._team: Team = team or Alone()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes off the folder. The lock goes with the process, however it ends."""
+        lock = self._team.together(self._lock)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _lock(self) -> filelock.BaseFileLock | None:
+        if self._team.rank != 0:
+            return None
         with one_line(f"cannot use {self.folder} for checkpoints", CheckpointError):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.folder / "lock", blocking=False)
@@ -60,16 +79,29 @@ class Checkpoints:
                 lock.acquire()
             except filelock.Timeout:
                 raise CheckpointError(f"{self.folder} is in use by another run: choose another folder") from None
-        try:
-            yield
-        finally:
-            lock.release()
+        return lock
 
     def exist(self) -> bool:
         return bool(self._files())
 
     def save(self, snapshot: Snapshot) -> None:
         """Write the tensors, then the JSON that names them; each appears whole or not at all."""
+        stem = self.folder / f"round-{snapshot.round:08d}"
+        try:
+            memory = self._save_memory(stem, snapshot)
+        except CheckpointError as error:
+            failed = error  # the others are told below
+
+            def save() -> None:
+                raise failed
+        else:
+
+            def save() -> None:
+                self._save(stem, snapshot, memory)
+
+        self._team.together(save if self._team.rank == 0 else lambda: None)
+
+    def _save(self, stem: Path, snapshot: Snapshot, memory: dict[str, str]) -> None:
         tensors = {"history": _history_tensor(snapshot.history)}
         numbers: dict[str, Any] = {}
         held: list[str] = []
@@ -80,12 +112,9 @@ class Checkpoints:
                     held.append(name)
             else:
                 numbers[name] = value
-        for (name, p), value in snapshot.committed.kept.items():
-            tensors[f"memory/{name}/{p}"] = value
         if snapshot.trace is not None:
             tensors["trace"] = torch.stack(snapshot.trace)
-        # Clones: safetensors refuses tensors that share storage, as x and x_prev may.
-        blob = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
+        blob = _blob(tensors)
         content = {
             "format": FORMAT,
             "round": snapshot.round,
@@ -97,19 +126,62 @@ class Checkpoints:
             "held": held,
             "columns": list(snapshot.history[0]),
             "sha256": hashlib.sha256(blob).hexdigest(),
+            "memory": memory,
         }
         document = {"content": content, "sha256": _digest(content)}
-        stem = self.folder / f"round-{snapshot.round:08d}"
         with one_line(f"cannot write the checkpoint {stem}.json", CheckpointError):
             _write_whole(stem.with_suffix(".safetensors"), blob)
             _write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
             kept = {path.stem for path in [p for p in self._files() if p.stem <= stem.name][-KEEP:]}
             for path in self.folder.glob("round-*"):  # older, half-written by a kill, or damaged and passed over
-                if path.suffix == ".tmp" or path.stem not in kept:
+                if path.suffix == ".tmp" or path.name.partition(".")[0] not in kept:
                     path.unlink()
+
+    def _save_memory(self, stem: Path, snapshot: Snapshot) -> dict[str, str]:
+        """Write the workers' memory to files of a limited size. Returns their names, with their digests."""
+        team, like = self._team, snapshot.state.x
+        names: dict[int, list[str]] = {}
+        for keys in team.gather(list(snapshot.committed.kept)):
+            for name, p in keys:
+                names.setdefault(p, []).append(name)
+        files: dict[str, str] = {}
+        part: dict[str, Tensor] = {}
+        failed: list[CheckpointError] = []
+
+        def write() -> None:
+            blob = _blob(part)
+            path = stem.with_name(f"{stem.name}.memory-{len(files):04d}.safetensors")
+            try:
+                with one_line(f"cannot write the checkpoint {path}", CheckpointError):
+                    _write_whole(path, blob)
+            except CheckpointError as error:
+                failed.append(error)  # for the end: the other ranks go on handing over theirs
+            files[path.name] = hashlib.sha256(blob).hexdigest()
+            part.clear()
+
+        for p, own in sorted(names.items()):
+            held = [snapshot.committed.kept[name, p] for name in own] if team.owner(p) == team.rank else None
+            for name, value in zip(own, team.to_first(p, held, len(own), like), strict=team.rank == 0):
+                part[f"{name}/{p}"] = value
+            if team.rank == 0 and sum(value.nbytes for value in part.values()) >= MEMORY_BYTES:
+                write()
+        if team.rank == 0 and part:
+            write()
+        if failed:
+            raise failed[0]
+        return files
 
     def load(self, template: State, *, trace: bool) -> Snapshot | None:
         """The newest checkpoint that is whole, or None if there is none; a broken one is named and passed over."""
+        team = self._team
+        found = team.share(team.together(lambda: self._load(template, trace) if team.rank == 0 else None))
+        if found is None:
+            return None
+        snapshot, memory = found
+        kept = self._load_memory(memory, template.x)
+        return _to(snapshot, template.x.device, kept)
+
+    def _load(self, template: State, trace: bool) -> tuple[Snapshot, list[str]] | None:
         files = self._files()
         for path in reversed(files):
             try:
@@ -122,7 +194,7 @@ class Checkpoints:
                 )
                 continue
             self._check_identity(path, content["identity"])
-            return self._snapshot(path, content, tensors, template, trace)
+            return self._snapshot(path, content, tensors, template, trace), list(content["memory"])
         if files:
             raise CheckpointError(f"every checkpoint in {self.folder} is damaged: delete the folder to start over")
         return None
@@ -140,7 +212,23 @@ class Checkpoints:
         blob = path.with_suffix(".safetensors").read_bytes()
         if hashlib.sha256(blob).hexdigest() != content["sha256"]:
             raise ValueError("its tensors are incomplete or have been changed")
+        for name, digest in content["memory"].items():
+            with (self.folder / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    raise ValueError("the memory of its workers is incomplete or has been changed")
         return content, load(blob)
+
+    def _load_memory(self, files: list[str], like: Tensor) -> Kept:
+        """Hand the memory of each worker to the rank that holds it."""
+        team, kept = self._team, {}
+        for file in files:
+            part = load((self.folder / file).read_bytes()) if team.rank == 0 else {}
+            for key in team.share(list(part)):
+                name, p = key.rsplit("/", 1)
+                vectors = [part[key].to(like.device)] if team.rank == 0 else None
+                for vector in team.from_first(int(p), vectors, 1, like):
+                    kept[name, int(p)] = vector
+        return kept
 
     def _check_identity(self, path: Path, found: dict[str, Any]) -> None:
         difference = _difference(self.identity, found)
@@ -150,16 +238,10 @@ class Checkpoints:
     def _snapshot(
         self, path: Path, content: dict[str, Any], tensors: dict[str, Tensor], template: State, trace: bool
     ) -> Snapshot:
-        device = template.x.device
         fields = {
-            name: tensors[f"state/{name}"].to(device) if f"state/{name}" in tensors else content["state"][name]
+            name: tensors[f"state/{name}"] if f"state/{name}" in tensors else content["state"][name]
             for name in _fields(template)
         }
-        kept = {}
-        for key, value in tensors.items():
-            if key.startswith("memory/"):
-                name, p = key.removeprefix("memory/").rsplit("/", 1)
-                kept[name, int(p)] = value.to(device)
         if trace and "trace" not in tensors:
             raise CheckpointError(f"{path} was written without trace=True: choose another folder, or trace=False")
         rows = tensors["history"].tolist()
@@ -168,14 +250,33 @@ class Checkpoints:
             state=type(template)(**fields),
             committed=Committed(
                 ledger=Ledger.from_json(content["ledger"]),
-                kept=kept,
                 held=tuple(fields[name] for name in content["held"]),
             ),
             history=tuple(dict(zip(content["columns"], row, strict=True)) for row in rows),
-            trace=tuple(tensors["trace"].to(device)) if trace else None,
+            trace=tuple(tensors["trace"]) if trace else None,
             seconds=content["seconds"],
             outcome=content["outcome"],
         )
+
+
+def _to(snapshot: Snapshot, device: torch.device, kept: Kept) -> Snapshot:
+    """The snapshot with its tensors on a device; vectors of the state that the workers hold stay the same objects."""
+    fields = _fields(snapshot.state)
+    moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in fields.items()}
+    held = tuple(
+        next(moved[name] for name, value in fields.items() if value is vector) for vector in snapshot.committed.held
+    )
+    return dataclasses.replace(
+        snapshot,
+        state=type(snapshot.state)(**moved),
+        committed=Committed(snapshot.committed.ledger, kept, held),
+        trace=None if snapshot.trace is None else tuple(x.to(device) for x in snapshot.trace),
+    )
+
+
+def _blob(tensors: dict[str, Tensor]) -> bytes:
+    # Clones: safetensors refuses tensors that share storage, as x and x_prev may.
+    return save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
 
 
 def _fields(state: State) -> dict[str, Any]:

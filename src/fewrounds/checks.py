@@ -27,7 +27,7 @@ def example_of(sources: Sequence[Source]) -> Batch:
     return concatenate(picked)  # a copy: a model that writes to its input does not reach the data
 
 
-def check_labels(problem: Problem, sources: Sequence[Source], test: Source | None, z: Batch, x: Tensor) -> None:
+def check_labels(problem: Problem, sources: dict[int, Source], test: Source | None, z: Batch, x: Tensor) -> None:
     """Refuse class numbers that the model has no output for."""
     if not problem.has_model:
         return
@@ -39,7 +39,7 @@ def check_labels(problem: Problem, sources: Sequence[Source], test: Source | Non
     if not is_classification(output, leaves(z)[-1]):
         return
     classes = output.shape[1]
-    named = [(f"worker {p}", source) for p, source in enumerate(sources)]
+    named = [(f"worker {p}", source) for p, source in sources.items()]
     for whose, source in [*named, *([("the test set", test)] if test else [])]:
         for number, part in enumerate(source.everything()):
             labels = leaves(part)[-1].reshape(batch_size(part), -1)
@@ -63,11 +63,14 @@ def _loss_takes(problem: Problem, z: Batch, x: Tensor) -> bool:
         return False
 
 
-def check_problem(problem: Problem, z: Batch, x: Tensor) -> list[float]:
-    """Refuse a loss that fails, changes its input, draws random numbers, or is no mean over the samples.
+def probe(problem: Problem, z: Batch, x: Tensor) -> list[float]:
+    """The loss at x and at a point beside it, by which a checkpoint recognises the problem."""
+    beside = x + 0.1 * torch.from_numpy(Draws(0).generator("probe", 0).normal(size=len(x))).to(x)
+    return [_loss(problem, z, x), _loss(problem, z, beside)]
 
-    Returns the loss at x and at a point beside it, by which a checkpoint recognises the problem.
-    """
+
+def check_problem(problem: Problem, z: Batch, x: Tensor) -> None:
+    """Refuse a loss that fails, changes its input, draws random numbers, or is no mean over the samples."""
     n = batch_size(z)
     before = torch.get_rng_state()
     given = map_batch(torch.clone, z)
@@ -99,8 +102,6 @@ def check_problem(problem: Problem, z: Batch, x: Tensor) -> list[float]:
         refuse_changing_layers(problem.module(x), leaves(map_batch(torch.clone, z))[:-1])
     _check_repeatable(problem, z, x, float(value), before)
     _check_mean(problem, z, x, float(value))
-    beside = x + 0.1 * torch.from_numpy(Draws(0).generator("probe", 0).normal(size=len(x))).to(x)
-    return [float(value), _loss(problem, z, beside)]
 
 
 def _loss(problem: Problem, z: Batch, x: Tensor) -> float:

@@ -15,14 +15,10 @@ class Interrupt:
     def __init__(self) -> None:
         self.pressed = False
 
-    def check(self) -> None:
-        if self.pressed:
-            raise KeyboardInterrupt
-
 
 @contextmanager
 def held_back(active: bool) -> Iterator[Interrupt]:
-    """While active, the first Ctrl-C (SIGINT) only sets `pressed`, for `check` to raise; a second interrupts at once.
+    """While active, the first Ctrl-C (SIGINT) only sets `pressed`, for the caller to look at; a second interrupts at once.
 
     Raised wherever it happens to strike, a KeyboardInterrupt can be lost: Python ignores exceptions in a destructor.
     """

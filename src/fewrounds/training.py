@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from fewrounds.batch import Batch, batch_size
 from fewrounds.checkpoint import Checkpoints, Snapshot
-from fewrounds.checks import can_vmap, check_labels, check_problem, example_of
-from fewrounds.data.shards import Shard, Source, share_small
+from fewrounds.checks import can_vmap, check_labels, check_problem, example_of, probe
+from fewrounds.data.shards import Shard, Source, share_small, signature
 from fewrounds.data.sources import Cast, Stream, check_alike, load_workers, read_batch
 from fewrounds.draws import Draws
-from fewrounds.engine.base import BaseEngine
 from fewrounds.engine.in_process import InProcess
 from fewrounds.engine.loop import Programs
 from fewrounds.engine.programs import Policy
+from fewrounds.engine.team import Team, team_of
 from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
 from fewrounds.interrupt import held_back
 from fewrounds.ledger import Ledger
@@ -103,6 +103,7 @@ def train(
     resume: bool = True,
     rows_at_once: int | None = None,
     compile: bool | str | Policy = "auto",
+    engine: str = "in-process",
     progress: bool = True,
 ) -> Result:
     """Minimise the problem over the workers' data by the method, for a number of communication rounds.
@@ -125,8 +126,12 @@ def train(
                         exactly where the newest checkpoint ends (with more rounds too; what a shorter run has
                         evaluated stays in the history); resume=False refuses a folder that has one
     rows_at_once        workers that are computed side by side; never changes the result beyond rounding
-    compile             True compiles the local steps (10 to 20 s, once for a machine: it is kept on disk), False does
-                        not, "auto" does if the run has enough of them; never changes the result beyond rounding
+    compile             True compiles the local steps (which takes a while, once for a machine: it is kept on disk),
+                        False does not, "auto" does if the run has enough of them; never changes the result beyond
+                        rounding
+    engine              "in-process", or "torchrun" in a script that torchrun has started: each of N ranks holds the
+                        workers p with p mod N = rank, and loads only them if the workers are a function. The result is
+                        the same on every rank; test data, callbacks and checkpoints are rank 0's alone
     progress            a bar on a terminal, a few lines otherwise
     """
     if not isinstance(problem, Problem):
@@ -147,44 +152,95 @@ def train(
     if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
         raise SettingError("callbacks must be a list of functions that take a RoundRecord")
 
+    team = team_of(engine, problem.device)
     draws = Draws(seed)
     cast = Cast(problem.dtype, problem.device, problem.has_model)
-    sources = load_workers(
-        workers, cast, num_workers=num_workers, evaluation_rng=lambda p: draws.generator("evaluation", 0, p)
+    sources, count = team.together(
+        lambda: load_workers(
+            workers,
+            cast,
+            num_workers=num_workers,
+            evaluation_rng=lambda p: draws.generator("evaluation", 0, p),
+            hosted=lambda p: team.owner(p) == team.rank,
+        )
     )
-    method.check([source.size for source in sources])
-    x_start = _start(problem, x0)
-    example = example_of(sources)
-    test_source = None if test is None else _test_source(test, cast, example)
-    check_labels(problem, sources, test_source, example, x_start)
-    probe = check_problem(problem, example, x_start)
+    sizes, evaluated = team.together(lambda: _agree(team, problem, method, rounds, seed, weights, sources, count))
+    method.check(sizes)
+    x_start = team.share(_start(problem, x0).cpu()).to(problem.device)
+
+    def check() -> Source | None:
+        """What each process can say of its own workers; rank 0 has the test set."""
+        example = example_of(list(sources.values()))
+        test_source = _test_source(test, cast, example) if test is not None and team.rank == 0 else None
+        check_labels(problem, sources, test_source, example, x_start)
+        check_problem(problem, example, x_start)
+        return test_source
+
+    test_source = team.together(check)
+    example = example_of(list(sources.values()))
     problem.try_channels_last(x_start, example)
     rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
     if rows > 1:
         sources = share_small(sources)
     policy = compile if isinstance(compile, Policy) else Policy(compile)
-    engine = InProcess(problem, sources, draws, weights, rows, Programs(problem, policy, rounds, _say_once(progress)))
+    say = _say_once(progress and team.rank == 0)
+    programs = Programs(problem, policy, rounds, say)
+    processes = InProcess(problem, sources, sizes, draws, weights, rows, programs, team)
 
-    every = evaluate_every or default_cadence(rounds, method.gradients_per_round(engine.sizes), sources, test_source)
-    run = _Run(problem, method, engine, test_source, rounds, every, last, list(callbacks), trace, progress)
+    every = team.share(
+        evaluate_every or default_cadence(rounds, method.gradients_per_round(sizes), evaluated, test_source)
+    )
+    run = _Run(problem, method, processes, test_source, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
         return run.go(x_start, None, math.inf, math.inf)
+    fingerprints = team.gather({p: source.fingerprint() for p, source in sources.items()})
     identity = {
         "problem": problem.description(),
         "start": hashlib.sha256(x_start.cpu().numpy().tobytes()).hexdigest(),
-        "losses": probe,
+        "losses": probe(problem, example_of([sources[0]]), x_start) if team.rank == 0 else [],
         "method": {"name": method.name, **method.settings()},
-        "workers": [source.fingerprint() for source in sources],
+        "workers": [fingerprints[team.owner(p)][p] for p in range(count)],
         "test": test_source.fingerprint() if test_source else None,
         "weights": weights,
         "seed": seed,
     }
-    checkpoints = Checkpoints(checkpoint, identity)
+    checkpoints = Checkpoints(checkpoint, identity, team)
     with checkpoints.locked():
-        if not resume and checkpoints.exist():
+        if team.share(not resume and checkpoints.exist()):
             raise SettingError(f"{checkpoint} has checkpoints already: choose another folder, or resume=True")
         seconds = math.inf if checkpoint_seconds is None else checkpoint_seconds
         return run.go(x_start, checkpoints, checkpoint_every or math.inf, seconds)
+
+
+def _agree(
+    team: Team,
+    problem: Problem,
+    method: Method,
+    rounds: int,
+    seed: int,
+    weights: str,
+    sources: dict[int, Source],
+    count: int,
+) -> tuple[list[float], list[float]]:
+    """What every process knows of all workers: their sizes, and how many samples of each are evaluated."""
+    if count < team.size:
+        raise SettingError(f"there are {team.size} processes, but only {count} workers: start at most {count}")
+    settings = {
+        "problem": problem.description(),
+        "method": repr(method),
+        "rounds": rounds,
+        "seed": seed,
+        "weights": weights,
+        "number of workers": count,
+        "kind of samples": signature(next(next(iter(sources.values())).everything())),
+    }
+    told = team.gather((settings, {p: (source.size, _evaluated(source)) for p, source in sources.items()}))
+    for rank, (other, _) in enumerate(told):
+        for name, value in other.items():
+            if value != (mine := told[0][0][name]):
+                raise SettingError(f"rank {rank} has another {name} than rank 0: {value}, not {mine}")
+    known = {p: facts for _, own in told for p, facts in own.items()}
+    return [known[p][0] for p in range(count)], [known[p][1] for p in range(count)]
 
 
 @dataclass
@@ -193,8 +249,9 @@ class _Run:
 
     problem: Problem
     method: Method
-    engine: BaseEngine
+    engine: InProcess
     test: Source | None
+    """Rank 0 has it."""
     rounds: int
     evaluate_every: int
     evaluate_last: int
@@ -225,7 +282,7 @@ class _Run:
         committed = self.engine.committed
         saved_round, saved_at = done, time.monotonic()
         with (
-            Progress(self.method.name, self.rounds, done, self.progress) as progress,
+            Progress(self.method.name, self.rounds, done, self.progress and self.engine.team.rank == 0) as progress,
             held_back(checkpoints is not None) as interrupt,
         ):
             progress.note(history[-1])
@@ -255,11 +312,15 @@ class _Run:
                     )
                     self._call_back(done, state.x, committed.ledger, row)
                     progress.update(done, row)
-                    due = done - saved_round >= save_rounds or time.monotonic() - saved_at >= save_seconds
-                    if checkpoints and due:
-                        checkpoints.save(snapshot())
-                        saved_round, saved_at = done, time.monotonic()
-                    interrupt.check()
+                    if checkpoints:
+                        due = done - saved_round >= save_rounds or time.monotonic() - saved_at >= save_seconds
+                        # One process is interrupted or finds it time to save: all of them are, after the same round.
+                        save, stop = self.engine.team.counts([due, interrupt.pressed])
+                        if save:
+                            checkpoints.save(snapshot())
+                            saved_round, saved_at = done, time.monotonic()
+                        if stop:
+                            raise KeyboardInterrupt
             except KeyboardInterrupt:
                 if checkpoints:
                     checkpoints.save(snapshot())
@@ -280,7 +341,7 @@ class _Run:
         )
 
     def _call_back(self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None) -> None:
-        for callback in self.callbacks:  # copies: what a callback does to them stays with it
+        for callback in self.callbacks if self.engine.team.rank == 0 else ():  # copies: what a callback does to them stays with it
             copy = dict(row) if row is not None else None
             callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
 
@@ -306,6 +367,9 @@ class _Run:
         }
 
     def _test_metrics(self, x: Tensor) -> tuple[float, float]:
+        return self.engine.team.share(self._own_test_metrics(x))
+
+    def _own_test_metrics(self, x: Tensor) -> tuple[float, float]:
         if self.test is None:
             return math.nan, math.nan
         loss = accuracy = 0.0
@@ -329,6 +393,8 @@ def default_cadence(rounds: int, gradients_per_round: float, sources: Sequence[A
 
 def _evaluated(source: Any) -> float:
     """How many samples of a worker, or of the test set, are evaluated."""
+    if isinstance(source, (int, float)):
+        return float(source)
     size = getattr(source, "size", None) or len(source)
     return float(size) if math.isfinite(size) else float(source.evaluation_samples)
 

@@ -106,9 +106,9 @@ def _take(data: Batch, index: Tensor) -> Batch:
     return map_batch(lambda part: part.index_select(0, flat).view(*index.shape, *part.shape[1:]), data)
 
 
-def share_small(sources: list[Source]) -> list[Source]:
+def share_small(sources: dict[int, Source]) -> dict[int, Source]:
     """The same sources with their data in one place, if it is little: one gather then serves several workers."""
-    shards = [source for source in sources if isinstance(source, Shard)]
+    shards = [source for source in sources.values() if isinstance(source, Shard)]
     together = sum(part.nbytes for shard in shards for part in leaves(shard.data))
     if (
         len(shards) < len(sources)
@@ -119,7 +119,8 @@ def share_small(sources: list[Source]) -> list[Source]:
     data = concatenate([shard.data for shard in shards])
     ends = np.cumsum([int(shard.size) for shard in shards])
     rows = torch.arange(int(ends[-1]), device=leaves(data)[0].device)
-    return [Shard(data, rows[int(end - shard.size) : int(end)]) for shard, end in zip(shards, ends, strict=True)]
+    parts = [Shard(data, rows[int(end - shard.size) : int(end)]) for shard, end in zip(shards, ends, strict=True)]
+    return dict(zip(sources, parts, strict=True))
 
 
 def fingerprint_of(batches: Iterable[Batch]) -> str:

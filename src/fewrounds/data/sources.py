@@ -100,32 +100,43 @@ def load_workers(
     *,
     num_workers: int | None = None,
     evaluation_rng: Callable[[int], np.random.Generator],
-) -> list[Source]:
-    """The data of every worker, checked: not empty, finite, all of one shape and type."""
-    items = list_workers(workers, num_workers)
-    sources: list[Source] = []
-    first: Batch | None = None
+    hosted: Callable[[int], bool] = lambda p: True,
+) -> tuple[dict[int, Source], int]:
+    """The data of every hosted worker, checked: not empty, finite, all of one shape and type; and how many there are."""
+    items, count = _hosted_items(workers, num_workers, hosted)
+    sources: dict[int, Source] = {}
+    first: tuple[int, Batch] | None = None
     example: Batch | None
     shared: dict[int, tuple[Batch, Batch]] = {}
-    for p, item in enumerate(items):
+    for p, item in items.items():
         whose = f"worker {p}"
         if isinstance(item, Part):
             if id(item.arrays) not in shared:  # read and cast what the workers share once
                 raw = read_batch(item.arrays, whose, has_target=cast.has_target)
                 shared[id(item.arrays)] = raw, cast(raw, whose)
             example, data = shared[id(item.arrays)]
-            sources.append(Shard(data, _rows_of(item, batch_size(data), whose).to(cast.device)))
+            sources[p] = Shard(data, _rows_of(item, batch_size(data), whose).to(cast.device))
         elif isinstance(item, Stream):
             stream = StreamSource(item, whose, evaluation_rng(p), cast)
-            sources.append(stream)
+            sources[p] = stream
             example = stream.first
             assert example is not None, "a stream has drawn its evaluation samples"
         else:
             example = read_batch(item, whose, has_target=cast.has_target)
-            sources.append(Shard(cast(example, whose)))
-        first = example if first is None else first
-        check_alike(example, first, whose, "worker 0")
-    return sources
+            sources[p] = Shard(cast(example, whose))
+        first = (p, example) if first is None else first
+        check_alike(example, first[1], whose, f"worker {first[0]}")
+    return sources, count
+
+
+def _hosted_items(
+    workers: Sequence[Any] | Callable[[int], Any], num_workers: int | None, hosted: Callable[[int], bool]
+) -> tuple[dict[int, Any], int]:
+    if callable(workers) and num_workers is not None:
+        count = whole_number("num_workers", num_workers)
+        return {p: workers(p) for p in range(count) if hosted(p)}, count
+    items = list_workers(workers, num_workers)
+    return {p: item for p, item in enumerate(items) if hosted(p)}, len(items)
 
 
 def _rows_of(part: Part, count: int, whose: str) -> Tensor:

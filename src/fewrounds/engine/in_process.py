@@ -1,4 +1,4 @@
-"""All workers in this process."""
+"""The workers of this process, and with a team those of others."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
 from fewrounds.engine.host import Host, Kept
 from fewrounds.engine.loop import Programs
+from fewrounds.engine.team import Alone, Team
 from fewrounds.problem import Problem
 
 
 class InProcess(BaseEngine):
-    """Runs the workers of a run one block of rows after the other."""
+    """Runs the workers it holds one block of rows after the other, and adds up what the processes of a team have."""
 
     def __init__(
         self,
         problem: Problem,
-        sources: Sequence[Source],
+        sources: dict[int, Source],
+        sizes: Sequence[float],
         draws: Draws,
         weights: str,
         rows_at_once: int,
         programs: Programs,
+        team: Team | None = None,
     ) -> None:
         itemsize = torch.empty((), dtype=problem.dtype).element_size()
-        super().__init__([source.size for source in sources], weights, draws, problem.dim * itemsize)
+        super().__init__(sizes, weights, draws, problem.dim * itemsize)
         self.problem = problem
-        self._host = Host(problem, dict(enumerate(sources)), draws, rows_at_once, programs)
-        self._everyone = range(len(sources))
+        self.team: Team = team or Alone()
+        self._host = Host(problem, sources, draws, rows_at_once, programs)
+        self._everyone = range(len(sizes))
 
     def restore(self, committed: Committed) -> None:
         self.committed = committed
@@ -47,6 +51,9 @@ class InProcess(BaseEngine):
             loss, accuracy = loss + w * metrics.loss, accuracy + w * metrics.accuracy
             if total is not None and their_gradient is not None:
                 total.add_(their_gradient, alpha=w)
+        ((loss, accuracy),) = self.team.sum((figures := torch.stack([loss, accuracy]),), "figures", True, figures)
+        if total is not None:
+            (total,) = self.team.sum((total,), "gradient", True, total)
         return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total)
 
     def _begin(self, round: int) -> None:
@@ -55,26 +62,33 @@ class InProcess(BaseEngine):
 
     def _finish(self) -> tuple[dict[int, int], Kept]:
         self._host.commit()
-        return self._host.gradients, self._host.kept
+        counts = self.team.counts([self._host.gradients.get(p, 0) for p in self._everyone])
+        return dict(enumerate(counts)), self._host.kept
 
     def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
         weights = [self.weights[p] for p in among]
         share = 1.0 if len(among) == len(self.sizes) else sum(weights)
         total: Parts | None = None
-        for block, parts in self._host.run(among, task, vectors, settings):
+        for block, parts in self._host.run(self._held_here(among), task, vectors, settings):
             w = parts[0].new_tensor([self.weights[p] / share for p in block])
             sums = tuple(w @ part for part in parts)
             total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
-        assert total is not None, "there is at least one worker"
-        return total
+        everyone = len({self.team.owner(p) for p in among}) == self.team.size
+        return self.team.sum(total, task, everyone, self.problem.start)
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
-        _, parts = next(self._host.run([p], task, vectors, settings))
-        return tuple(part[0] for part in parts)
+        own: Parts | None = None
+        if self.team.owner(p) == self.team.rank:
+            _, parts = next(self._host.run([p], task, vectors, settings))
+            own = tuple(part[0] for part in parts)
+        return self.team.from_owner(p, own, task, self.problem.start)
 
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
-        taken: Parts = ()
-        for block, parts in self._host.run(self._everyone, task, vectors, settings):
+        taken: Parts | None = None
+        for block, parts in self._host.run(self._held_here(self._everyone), task, vectors, settings):
             if p in block:
                 taken = tuple(part[block.index(p)].clone() for part in parts)
-        return taken
+        return self.team.from_owner(p, taken, task, self.problem.start)
+
+    def _held_here(self, workers: Sequence[int]) -> Sequence[int]:
+        return [p for p in workers if self.team.owner(p) == self.team.rank]

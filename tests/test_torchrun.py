@@ -1,0 +1,161 @@
+"""The same method files under torchrun: real processes, killed and continued."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+
+
+def torchrun(ranks: int, *arguments: str | Path, options: tuple[str, ...] = (), **more) -> subprocess.CompletedProcess[str]:
+    """As a person starts it, on a port of its own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict:
+    from cluster.every_method import runs
+
+    return runs("in-process")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_method_has_the_same_iterates(ranks: int, alone: dict, tmp_path: Path) -> None:
+    done = torchrun(ranks, HERE / "cluster" / "every_method.py", tmp_path / "out.pt")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = torch.load(tmp_path / "out.pt")
+    assert found["traces"].keys() == alone.keys()
+    for name, result in alone.items():
+        torch.testing.assert_close(found["traces"][name], result.trace, rtol=1e-10, atol=1e-10, msg=lambda m: f"{name}: {m}")
+        ledger, rows = found["rest"][name]
+        assert ledger == result.ledger.to_json(), name
+        for mine, theirs in zip(result.rows, rows, strict=True):
+            for column in set(mine) - {"seconds"}:
+                same = math.isclose(mine[column], theirs[column], rel_tol=1e-9, abs_tol=1e-12)
+                assert same or (math.isnan(mine[column]) and math.isnan(theirs[column])), (name, column)
+
+
+SCRIPT = """
+import os, signal, sys
+import torch
+import torch.distributed as dist
+sys.path.insert(0, {tests!r})
+import fewrounds as fr
+from problems import classifier
+
+case = classifier((7, 4, 9, 3, 5))
+torch.set_num_threads(1)
+{before}
+result = fr.train(
+    case.problem, case.workers, {method}, 12, x0=case.x0, seed=1, trace=True, engine="torchrun", progress=False,
+    checkpoint={folder!r}, checkpoint_every=1, callbacks=[{callback}],
+)
+if dist.get_rank() == 0:
+    torch.save({{"trace": result.trace, "ledger": result.ledger.to_json()}}, {out!r})
+dist.destroy_process_group()
+"""
+
+
+def script(folder: Path, method: str, *, before: str = "", callback: str = "lambda record: None") -> Path:
+    path = folder / "script.py"
+    text = SCRIPT.format(
+        tests=str(HERE), before=before, method=method, callback=callback, folder=str(folder / "saved"),
+        out=str(folder / "out.pt"),
+    )  # fmt: skip
+    path.write_text(text)
+    return path
+
+
+def whole(method: str) -> dict:
+    import fewrounds as fr
+    from problems import classifier
+
+    case = classifier((7, 4, 9, 3, 5))
+    chosen = eval(method, {"fr": fr})
+    return fr.train(case.problem, case.workers, chosen, 12, x0=case.x0, seed=1, trace=True, progress=False)
+
+
+KILL = """
+def kill(record):
+    marker = {marker!r}
+    if record.round == 5 and not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["fr.SCAFFOLD(eta=0.05, K=3, b=2)", "fr.BVRLSGD(eta=0.05, K=3, b=2)"])
+def test_a_killed_rank_is_restarted_and_goes_on(method: str, tmp_path: Path) -> None:
+    """--max-restarts starts all ranks anew; the memory of the workers comes back from rank 0's checkpoint."""
+    path = script(tmp_path, method, before=KILL.format(marker=str(tmp_path / "killed")), callback="kill")
+    done = torchrun(2, path, options=("--max-restarts", "1"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "killed").exists()
+    found, expected = torch.load(tmp_path / "out.pt"), whole(method)
+    torch.testing.assert_close(found["trace"], expected.trace, rtol=1e-10, atol=1e-10)
+    assert found["ledger"] == expected.ledger.to_json()
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    """And in one process: a checkpoint does not know who hosted whom."""
+    import fewrounds as fr
+    from problems import classifier
+
+    method = "fr.SCAFFOLD(eta=0.05, K=3, b=2)"
+    case = classifier((7, 4, 9, 3, 5))
+    options = {"x0": case.x0, "seed": 1, "trace": True, "progress": False, "checkpoint": tmp_path / "saved"}
+    fr.train(case.problem, case.workers, eval(method), 4, **options)
+    done = torchrun(3, script(tmp_path, method))
+    assert done.returncode == 0, done.stderr[-2000:]
+    longer = fr.train(case.problem, case.workers, eval(method), 15, **options)
+    expected = whole(method)
+    torch.testing.assert_close(longer.trace[:13], expected.trace, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("case.workers[3] = (case.workers[3][0] * float('nan'), case.workers[3][1])", "worker 3, array 0, row 0: NaN or infinite value"),
+        ("case.workers[4] = (case.workers[4][0][:, :5], case.workers[4][1])", "kind of samples"),
+        ("case.workers = case.workers[:1]", "there are 2 processes, but only 1 workers: start at most 1"),
+        ("import random; case.problem.l2 = 0.01 * (1 + int(os.environ['RANK']))", "rank 1 has another problem than rank 0"),
+    ],
+    ids=["nan", "shape", "too few workers", "another problem"],
+)  # fmt: skip
+def test_a_mistake_on_one_rank_is_one_line_on_all(before: str, message: str, tmp_path: Path) -> None:
+    before += """
+import fewrounds.errors
+def stop(kind, error, trace):
+    print(f"rank {os.environ['RANK']} says {kind.__name__}: {error}", file=sys.stderr)
+sys.excepthook = stop
+"""
+    done = torchrun(2, script(tmp_path, "fr.LocalSGD(eta=0.05, K=3, b=2)", before=before))
+    assert done.returncode != 0
+    for rank in (0, 1):
+        assert any(line.startswith(f"rank {rank} says") and message in line for line in done.stderr.splitlines()), (
+            done.stderr[-2000:]
+        )
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_without_torchrun_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fewrounds as fr
+    from problems import classifier
+
+    monkeypatch.delenv("RANK", raising=False)
+    case = classifier()
+    with pytest.raises(fr.SettingError, match="this process was not started by torchrun"):
+        fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="torchrun")
+    with pytest.raises(fr.SettingError, match="engine = 'mpi': must be 'in-process' or 'torchrun'"):
+        fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="mpi")
