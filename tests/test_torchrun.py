@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -159,3 +160,22 @@ def test_without_torchrun_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="torchrun")
     with pytest.raises(fr.SettingError, match="engine = 'mpi': must be 'in-process' or 'torchrun'"):
         fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="mpi")
+
+
+def test_an_experiment_under_torchrun(tmp_path: Path) -> None:
+    """The command itself, with every run trained by three ranks; the same frame as without."""
+    from experiments import SMALL, fewrounds, tidy, write
+
+    text = SMALL.replace("rounds = 12", "rounds = 4").replace("q = [0.1, 0.85]", "q = 0.85")
+    text = text.replace("evaluate_every = 4", 'evaluate_every = 2\ndtype = "float64"')
+    path = write(tmp_path, text)
+    done = torchrun(3, "-m", "fewrounds", "run", path, "-o", tmp_path / "three")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert fewrounds("run", path, "-o", tmp_path / "one").returncode == 0
+    columns = [c for c in tidy(tmp_path / "one") if c != "gradient_norm"]
+    pd.testing.assert_frame_equal(tidy(tmp_path / "three")[columns], tidy(tmp_path / "one")[columns], rtol=1e-9)
+    table, plain = (out.stdout.partition("After the last round")[2] for out in (done, fewrounds("run", path, "-o", tmp_path / "one")))
+    assert table.splitlines()[:6] == plain.splitlines()[:6], "rank 0 alone prints it"
+    assert done.stdout.count("After the last round") == 1
+    again = torchrun(2, "-m", "fewrounds", "run", path, "-o", tmp_path / "three")
+    assert again.returncode == 0, again.stderr[-2000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from fewrounds.errors import FewroundsError, SettingError
 
 if TYPE_CHECKING:
+    from fewrounds.engine.team import Team
     from fewrounds.experiment.config import Experiment
 
 app = typer.Typer(
@@ -47,6 +49,8 @@ def run(
     """Run an experiment. Stopped at any time, the same command goes on; what is there already is not run again."""
     from fewrounds.experiment.config import load_experiment
 
+    if not dry_run and _follow():
+        return
     experiment = load_experiment(file, sets)
     folder = output or Path("runs") / experiment.name
     if dry_run:
@@ -73,6 +77,8 @@ def reproduce(
     """Run the paper's experiments on CIFAR-10 (days on a small machine; resumable) and write their page."""
     from fewrounds.experiment.config import load_experiment
 
+    if _follow():
+        return
     experiment = load_experiment(_preset(preset), sets)
     folder = output or Path("runs") / experiment.name
     _run(experiment, folder, jobs, compile)
@@ -129,7 +135,7 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None, compile: bool |
 
     trackers.check(experiment.track)
     try:
-        runner = run_experiment(experiment, folder, jobs, "auto" if compile is None else compile)
+        runner = run_experiment(experiment, folder, jobs, "auto" if compile is None else compile, _team())
     except KeyboardInterrupt:
         print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -137,6 +143,28 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None, compile: bool |
         print(f"failed: {runner.specs[run].label()}: {reason}", file=sys.stderr)
     trackers.log(experiment.track, Store(folder), experiment.name)
     show_results(folder)
+
+
+def _team() -> Team | None:
+    """The ranks, if torchrun has started this."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    import torch
+
+    from fewrounds.engine.team import Ranks
+
+    torch.set_num_threads(1)
+    return Ranks(torch.device("cpu"))
+
+
+def _follow() -> bool:
+    """Take part in what rank 0 runs, if this is another rank."""
+    if int(os.environ.get("RANK", "0")) == 0 or (team := _team()) is None:
+        return False
+    from fewrounds.experiment.runner import follow
+
+    follow(team)
+    return True
 
 
 def _report(folder: Path) -> None:

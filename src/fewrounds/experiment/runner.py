@@ -9,10 +9,11 @@ import signal
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fewrounds.errors import CheckpointError, FewroundsError, ResultsError, SettingError
 from fewrounds.experiment import grid, tuning
@@ -21,6 +22,9 @@ from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
 from fewrounds.experiment.store import DONE, Store, now, setting_columns
 from fewrounds.experiment.work import check, data_digest, prepare
+
+if TYPE_CHECKING:
+    from fewrounds.engine.team import Team
 
 # ---------------------------------------------------------------------- in a worker process
 
@@ -53,7 +57,15 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(run: str, spec: RunSpec, folder: str, compile: bool | str, runs: int) -> tuple[str, str]:
+def _run(
+    run: str,
+    spec: RunSpec,
+    folder: str,
+    compile: bool | str,
+    runs: int,
+    engine: str = "in-process",
+    note: Callable[[str, int], None] | None = None,
+) -> tuple[str, str]:
     """Do one run and save it. Returns its outcome and a reason; only a folder that cannot be written ends the rest."""
     from fewrounds.experiment.work import execute
 
@@ -65,7 +77,10 @@ def _run(run: str, spec: RunSpec, folder: str, compile: bool | str, runs: int) -
         nonlocal last
         if time.monotonic() - last > 0.5:
             last = time.monotonic()
-            _messages.put((run, record.round))
+            if note is not None:
+                note(run, record.round)
+            else:
+                _messages.put((run, record.round))
 
     began = now()
     try:
@@ -76,6 +91,7 @@ def _run(run: str, spec: RunSpec, folder: str, compile: bool | str, runs: int) -
             callbacks=(tell,),
             compile=compile,
             runs=runs,
+            engine=engine,
         )
     except KeyboardInterrupt:
         return "interrupted", ""
@@ -290,14 +306,60 @@ def failure(run: str, spec: RunSpec, reason: str) -> dict[str, Any]:
     return {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
 
 
+class TeamRunner(Runner):
+    """One run after the other, each trained by all ranks of a team together. This is rank 0, which keeps the books."""
+
+    def __init__(self, experiment: Experiment, store: Store, team: Team, compile: bool | str = "auto") -> None:
+        super().__init__(experiment, store, jobs=1, compile=compile)
+        self._team = team
+
+    def _run_pool(self, queue: deque[str], jobs: int, progress: GridProgress) -> None:
+        while queue:
+            run = queue.popleft()
+            spec = self.specs[run]
+            work = (run, spec, str(self.store.folder), self.compile, self._alike[_kind(spec)])
+            self._team.share(work)
+            outcome, reason = _run(*work, engine="torchrun", note=progress.at)
+            self._note(run, outcome, reason, progress)
+
+
+def follow(team: Team) -> None:
+    """A rank that is not the first: it takes part in every run until there are no more."""
+    from fewrounds.experiment.work import execute
+
+    while (work := team.share(None)) is not None:
+        run, spec, folder, compile, runs = work
+        try:
+            execute(
+                spec,
+                checkpoint=Store(folder).run_folder(run) / "checkpoint",
+                compile=compile,
+                runs=runs,
+                engine="torchrun",
+            )
+        except FewroundsError:
+            continue  # the same on rank 0, which records it
+        except KeyboardInterrupt:
+            return
+
+
 def run_experiment(
-    experiment: Experiment, folder: str | Path, jobs: int | None = None, compile: bool | str = "auto"
+    experiment: Experiment,
+    folder: str | Path,
+    jobs: int | None = None,
+    compile: bool | str = "auto",
+    team: Team | None = None,
 ) -> Runner:
     """Run what has not been run yet. Stopped at any time, the same call goes on."""
     if experiment.tuning is not None:
         tuning.check_rule(experiment.tuning.rule)
     store = Store(folder)
     with store.open(experiment.name):
-        runner = Runner(experiment, store, jobs or os.cpu_count() or 1, compile)
+        if team is not None:
+            runner: Runner = TeamRunner(experiment, store, team, compile)
+        else:
+            runner = Runner(experiment, store, jobs or os.cpu_count() or 1, compile)
         runner.run()
+    if team is not None:
+        team.share(None)
     return runner

@@ -208,6 +208,7 @@ def execute(
     rounds: int | None = None,
     compile: bool | str = "auto",
     runs: int = 1,
+    engine: str = "in-process",
 ) -> Result:
     """Train as the spec says; `runs` is the number of runs that share what is compiled."""
     from fewrounds.engine.programs import Policy
@@ -228,5 +229,6 @@ def execute(
         checkpoint_seconds=20.0,
         callbacks=list(callbacks),
         compile=Policy(compile, runs),
+        engine=engine,
         progress=False,
     )
