@@ -14,7 +14,9 @@ from fewrounds.experiment.config import load_experiment
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "```python" in path.read_text()
+    path
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if "```python" in path.read_text() and path.name != "cluster.md"  # its script is started in test_torchrun.py
 ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,15 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
 
 
-def torchrun(ranks: int, *arguments: str | Path, options: tuple[str, ...] = (), **more) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    ranks: int | None, *arguments: str | Path, options: tuple[str, ...] = (), **more
+) -> subprocess.CompletedProcess[str]:
     """As a person starts it, on a port of its own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *options]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
+    command += [] if ranks is None else ["--nproc-per-node", str(ranks)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*command, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment, **more
@@ -179,3 +185,19 @@ def test_an_experiment_under_torchrun(tmp_path: Path) -> None:
     assert done.stdout.count("After the last round") == 1
     again = torchrun(2, "-m", "fewrounds", "run", path, "-o", tmp_path / "three")
     assert again.returncode == 0, again.stderr[-2000:]
+
+
+def test_the_page_on_clusters_does_what_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    name = code.splitlines()[0].removeprefix("# ")
+    (tmp_path / name).write_text(code)
+    commands = [line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ ")]
+    assert len(commands) == 2
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "torchrun"
+        done = torchrun(None, *arguments, cwd=tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"
+        assert "train loss" in done.stdout
