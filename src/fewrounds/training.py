@@ -125,8 +125,9 @@ def train(
                         exactly where the newest checkpoint ends (with more rounds too; what a shorter run has
                         evaluated stays in the history); resume=False refuses a folder that has one
     rows_at_once        workers that are computed side by side; never changes the result beyond rounding
-    compile             True compiles the local steps (10 to 20 s, once for a machine: it is kept on disk), False does
-                        not, "auto" does if the run has enough of them; never changes the result beyond rounding
+    compile             True compiles the local steps (which takes a while, once for a machine: it is kept on disk),
+                        False does not, "auto" does if the run has enough of them; never changes the result beyond
+                        rounding
     progress            a bar on a terminal, a few lines otherwise
     """
     if not isinstance(problem, Problem):
