@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import statistics
 import time
@@ -56,9 +57,12 @@ def against(
     workers: Sequence[Any],
     method: fr.Method,
     rounds: int,
+    period: int = 1,
     **options: Any,
 ) -> dict[str, float]:
-    """Median seconds of a round of ours and of one call of each of the others, taken in turn.
+    """Median seconds of a round of ours and of one call of each of the others, taken in turn; and, as "ratio", the
+    median ratio of a round of ours to the plain calls just before and after it, so that a spell in which the machine
+    is slow touches both. With stages of `period` rounds, of which the first costs more, a ratio is that of a stage.
 
     A round of ours is all that happens between two callbacks of `train`: the round, the ledger, the bookkeeping. The
     first round, in which steps are traced or loaded, is not counted, and evaluation is switched off.
@@ -77,4 +81,8 @@ def against(
     options = {"evaluate_every": 10**9, "progress": False, **options}
     with alone(), without_evaluation():
         fr.train(problem, workers, method, rounds + 2, callbacks=[after_round], **options)
-    return {name: statistics.median(values[1:] if name != "ours" else values) for name, values in times.items()}
+    beside = [(before + after) / 2 for before, after in itertools.pairwise(times["plain"][1:])]
+    stages = range(0, len(beside) - period + 1, period)
+    ratios = [sum(times["ours"][i : i + period]) / sum(beside[i : i + period]) for i in stages]
+    medians = {name: statistics.median(values[1:] if name != "ours" else values) for name, values in times.items()}
+    return {"ratio": statistics.median(ratios), **medians}

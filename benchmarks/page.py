@@ -71,23 +71,31 @@ def _targets(results: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _details(results: dict[str, Any]) -> list[tuple[str, ...]]:
-    heads = ("work", "ours", "plain", "ratio", "to torch's default SGD step", "bare matrix products")
+    heads = ("work", "ours", "plain", "ratio", "to torch's default SGD step", "for comparison")
     rows: list[tuple[str, ...]] = [heads]
     for part in ("w1", "w2", "w3", "grid_w1", "grid_w3"):
         for name, found in results.get(part, {}).items():
             t = found["seconds"]
-            default, products = t.get("plain, default step"), t.get("matrix products")
+            default = t.get("plain, default step")
+            beside = [
+                f"{name} {t[name] / t['plain']:.3f}" for name in ("matrix products", "two plain processes") if name in t
+            ]
             rows.append(
                 (
                     f"{'grid ' if part.startswith('grid') else part.upper() + ' '}{name}",
                     f"{1e3 * t['ours']:.3g} ms",
                     f"{1e3 * t['plain']:.3g} ms",
-                    f"{found['ratio']:.3f}",
+                    f"{found['ratio']:.3f}" + _range(found),
                     f"{t['ours'] / default:.3f}" if default else "",
-                    f"{products / t['plain']:.3f}" if products else "",
+                    ", ".join(beside),
                 )
             )
     return rows
+
+
+def _range(found: dict[str, Any]) -> str:
+    ratios = found.get("ratios")
+    return f" ({ratios[0]:.3f} to {ratios[-1]:.3f})" if ratios else ""
 
 
 def _scaling(points: dict[str, Any]) -> list[tuple[str, ...]]:

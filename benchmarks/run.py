@@ -64,10 +64,44 @@ def local_sgd(work: works.Work, **settings: Any) -> fr.Method:
     return fr.LocalSGD(eta=work.eta, K=work.K, b=work.b, **settings)
 
 
+def bvr_l_sgd(work: works.Work) -> fr.Method:
+    return fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b)
+
+
 # ---------------------------------------------------------------------- one core
 
 
+PROCESSES = 3
+"""Ratios differ between processes by some percent (where memory happens to lie): the median of so many is given."""
+
+
 def w1() -> dict[str, Any]:
+    return {**several("w1_compiled"), **w1_not_compiled()}
+
+
+def w2() -> dict[str, Any]:
+    return several("w2_once")
+
+
+def several(name: str) -> dict[str, Any]:
+    """The measurement of this name, each time in a process of its own; of each figure the one with the median ratio."""
+    command = [sys.executable, "-c", f"import json, run; run.alone_on_a_core(); print(json.dumps(run.{name}()))"]
+    found = []
+    for _ in range(PROCESSES):
+        done = subprocess.run(command, check=True, cwd=HERE, stdout=subprocess.PIPE, text=True)
+        found.append(json.loads(done.stdout))
+    out = {}
+    for key in found[0]:
+        runs = sorted((one[key] for one in found), key=lambda one: float(one["ratio"]))
+        out[key] = {**runs[len(runs) // 2], "ratios": [one["ratio"] for one in runs]}
+    return out
+
+
+def alone_on_a_core() -> None:
+    torch.set_num_threads(1)
+
+
+def w1_loops() -> tuple[fr.Problem, list[tuple[Tensor, Tensor]], dict[str, Callable[[], None]]]:
     work, data = works.W1, tensors(works.W1)
     problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
     loops = {
@@ -75,26 +109,39 @@ def w1() -> dict[str, Any]:
         "plain, default step": plain.LocalSGDLoop(plain.w1_model(), data, work, fused=False).round,
         "matrix products": matrix_products(3072, (work.b, work.steps)),
     }
-    bvr = fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b)
-    out = {
-        "local-sgd": measure.against(loops, problem, data, local_sgd(work), 15, compile=True),
-        "local-sgd, not compiled": measure.against(loops, problem, data, local_sgd(work), 7, compile=TRACED),
-        "bvr-l-sgd": measure.against(loops, problem, data, bvr, 15, compile=True),
-        "bvr-l-sgd, not compiled": measure.against(loops, problem, data, bvr, 7, compile=TRACED),
+    return problem, data, loops
+
+
+def w1_compiled() -> dict[str, Any]:
+    problem, data, loops = w1_loops()
+    return {
+        "local-sgd": ratio(measure.against(loops, problem, data, local_sgd(works.W1), 9, compile=True)),
+        "bvr-l-sgd": ratio(measure.against(loops, problem, data, bvr_l_sgd(works.W1), 9, compile=True)),
     }
-    return {name: {"ratio": t["ours"] / t["plain"], "seconds": t} for name, t in out.items()}
 
 
-def w2() -> dict[str, Any]:
+def w1_not_compiled() -> dict[str, Any]:
+    problem, data, loops = w1_loops()
+    return {
+        "local-sgd, not compiled": ratio(measure.against(loops, problem, data, local_sgd(works.W1), 5, compile=TRACED)),
+        "bvr-l-sgd, not compiled": ratio(measure.against(loops, problem, data, bvr_l_sgd(works.W1), 5, compile=TRACED)),
+    }
+
+
+def w2_once() -> dict[str, Any]:
     work, data = works.W2, tensors(works.W2)
     problem = fr.Problem(plain.w2_model(), loss=cross_entropy)
     loops = {"plain": plain.LocalSGDLoop(plain.w2_model(), data, work).round}
     method = local_sgd(work, participants=work.participants)
-    out = {}
-    for name, how in (("local-sgd", True), ("local-sgd, not compiled", TRACED)):
-        t = measure.against(loops, problem, data, method, 4, compile=how)
-        out[name] = {"ratio": t["ours"] / t["plain"], "seconds": t}
-    return out
+    return {
+        "local-sgd": ratio(measure.against(loops, problem, data, method, 3, compile=True)),
+        "local-sgd, not compiled": ratio(measure.against(loops, problem, data, method, 2, compile=TRACED)),
+    }
+
+
+def ratio(found: dict[str, float]) -> dict[str, Any]:
+    seconds = {name: value for name, value in found.items() if name != "ratio"}
+    return {"ratio": found.get("ratio", seconds["ours"] / seconds["plain"]), "seconds": seconds}
 
 
 def w3() -> dict[str, Any]:
@@ -109,7 +156,7 @@ def w3() -> dict[str, Any]:
         "sarah": (fr.SARAH(eta=work.eta, b=n), [large, large]),
         "local_sgd": (local_sgd(work), [small]),
         "scaffold": (fr.SCAFFOLD(eta=work.eta, K=work.K, b=work.b), [small]),
-        "bvr_l_sgd": (fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b), [large, large, (work.b, 2 * (work.K - 1))]),
+        "bvr_l_sgd": (bvr_l_sgd(work), [large, large, (work.b, 2 * (work.K - 1))]),
     }
     out: dict[str, Any] = {}
     for label, how in (("compiled", True), ("not compiled", TRACED)):
@@ -121,10 +168,10 @@ def w3() -> dict[str, Any]:
             else:
                 loop = getattr(plain.OtherLoops(plain.w3_model, data, work, T), name)
             others = {"plain": loop, "matrix products": matrix_products(64, *batches)}
-            t = measure.against(others, problem, data, method, 40, compile=how)
-            out[f"{name.replace('_', '-')}, {label}"] = {"ratio": t["ours"] / t["plain"], "seconds": t}
+            t = measure.against(others, problem, data, method, 40, period=T, compile=how)
+            out[f"{name.replace('_', '-')}, {label}"] = ratio(t)
             sums = {key: sums[key] + t[key] for key in sums}
-        out[f"all five, {label}"] = {"ratio": sums["ours"] / sums["plain"], "seconds": sums}
+        out[f"all five, {label}"] = ratio(sums)
     return out
 
 
@@ -155,7 +202,7 @@ b = {b}
 
 
 def grid_w1() -> dict[str, Any]:
-    return grid("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], rounds=150)
+    return grid("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], rounds=300)
 
 
 def grid_w3() -> dict[str, Any]:
@@ -182,11 +229,29 @@ def grid(
         plain_before = [measure.timed(loop.round) for _ in range(few)]
         seconds = measure.timed(lambda: subprocess.run([*command, "out"], **quiet))
         plain_times = plain_before + [measure.timed(loop.round) for _ in range(few)]
+        two = two_plain_processes(name, few)
     runs = len(etas) * len(seeds)
     one = seconds / (runs * rounds)
     usual = float(np.median(plain_times))
-    found = {"ratio": one / usual, "seconds": {"ours": one, "plain": usual, "whole grid": seconds}}
+    times = {"ours": one, "plain": usual, "two plain processes": two, "whole grid": seconds}
+    found = {"ratio": one / usual, "seconds": times}
     return {f"{name}, {runs} runs of {rounds} rounds": found}
+
+
+def two_plain_processes(name: str, rounds: int) -> float:
+    """Seconds a round of the plain loop takes when two of them run side by side, halved: what two cores can do."""
+    code = f"import run; print(run.plain_rounds({name!r}, {rounds}))"
+    command = [sys.executable, "-c", code]
+    both = [subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return sum(float(process.communicate()[0]) for process in both) / 2 / 2
+
+
+def plain_rounds(name: str, rounds: int) -> float:
+    """Median seconds of a plain round, beside another process that does the same."""
+    alone_on_a_core()
+    work, model = {"w1": (works.W1, plain.w1_model), "w3": (works.W3, plain.w3_model)}[name]
+    loop = plain.LocalSGDLoop(model(), tensors(work), work)
+    return float(np.median([measure.timed(loop.round) for _ in range(4 * rounds)][rounds:]))
 
 
 # ---------------------------------------------------------------------- growth
@@ -194,15 +259,14 @@ def grid(
 
 def scaling() -> dict[str, Any]:
     """Time a worker and round, and memory beyond the data, from 10 to 1,000 workers at equal total work."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(2):
-        for method in ("local-sgd", "minibatch-sgd", "sarah", "bvr-l-sgd", "scaffold"):
-            for P in (10, 100, 1000):
-                command = [sys.executable, str(HERE / "scaling.py"), method, str(P)]
-                with measure.alone():
-                    done = subprocess.run(command, check=True, capture_output=True, text=True)
-                found.setdefault(f"{method}, P = {P}", []).append(json.loads(done.stdout))
-    return {name: min(twice, key=lambda one: float(one["seconds_per_worker"])) for name, twice in found.items()}
+    out = {}
+    for method in ("local-sgd", "minibatch-sgd", "sarah", "bvr-l-sgd", "scaffold"):
+        for P in (10, 100, 1000):
+            command = [sys.executable, str(HERE / "scaling.py"), method, str(P)]
+            with measure.alone():
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+            out[f"{method}, P = {P}"] = json.loads(done.stdout)
+    return out
 
 
 # ---------------------------------------------------------------------- starting, evaluating
@@ -230,19 +294,30 @@ def start() -> dict[str, Any]:
 
 
 def _compiling() -> float:
-    """Seconds that one round takes longer when its step has to be compiled than when it has been."""
+    """Seconds that it takes to compile the step of W1 where nothing has been compiled before."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "FEWROUNDS_HOME": folder, "PYTHONPATH": str(HERE)}
-        command = [sys.executable, "-c", "import run; run.one_round()"]
-        first, second = (measure.timed(lambda: subprocess.run(command, check=True, env=environment)) for _ in range(2))
-    return first - second
+        environment = {**os.environ, "FEWROUNDS_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+        command = [sys.executable, "-c", "import run; print(run.compile_once())"]
+        done = subprocess.run(command, check=True, env=environment, cwd=HERE, stdout=subprocess.PIPE)
+    return float(done.stdout)
 
 
-def one_round() -> None:
-    """One round of W1, compiled."""
-    torch.set_num_threads(1)
-    problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=works.W1.l2)
-    fr.train(problem, tensors(works.W1), local_sgd(works.W1), 1, compile=True, progress=False)
+def compile_once() -> float:
+    """Seconds that a run of W1 spends on compiling."""
+    from fewrounds.engine import programs
+
+    spent = 0.0
+    build = programs._build
+
+    def clocked(*arguments: Any) -> None:
+        nonlocal spent
+        spent += measure.timed(lambda: build(*arguments))
+
+    programs._build = clocked
+    alone_on_a_core()
+    problem, data = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=works.W1.l2), tensors(works.W1)
+    fr.train(problem, data, local_sgd(works.W1), 1, compile=True, progress=False)
+    return spent
 
 
 def evaluation() -> dict[str, Any]:
@@ -251,7 +326,7 @@ def evaluation() -> dict[str, Any]:
     test = (torch.cat([X[:1000] for X, _ in data]), torch.cat([y[:1000] for _, y in data]))
     problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
     out = {}
-    for method in (local_sgd(work), fr.BVRLSGD(eta=work.eta, K=work.K, b=work.b)):
+    for method in (local_sgd(work), bvr_l_sgd(work)):
         fr.train(problem, data, method, 2, test=test, compile=True, progress=False)  # compiled, and in the cache
         with measure.alone():
             began = time.perf_counter()
@@ -295,30 +370,45 @@ def profile() -> dict[str, Any]:
         (programs, "_load", lambda package: clocked("program", load(package))),
         (programs, "_loaded", {}),
     ]
-    work, data, rounds = works.W1, tensors(works.W1), 10
+    work, data, rounds = works.W1, tensors(works.W1), 12
     problem = fr.Problem(plain.w1_model(), loss=cross_entropy, l2=work.l2)
+    products_alone = matrix_products(3072, (work.b, work.steps))
+    whole: list[float] = []
+    bare: list[float] = []
+
+    def after_round(record: fr.RoundRecord) -> None:
+        nonlocal began
+        if record.round == 2:
+            spent.clear()  # tracing and loading
+        elif record.round > 2:
+            whole.append(time.perf_counter() - began)
+        bare.append(measure.timed(products_alone))
+        began = time.perf_counter()
+
+    began = 0.0
     usual = [(where, name, getattr(where, name)) for where, name, _ in changed]
     try:
         for where, name, new in changed:
             setattr(where, name, new)
-        seconds = measure.against(
-            {"matrix products": matrix_products(3072, (work.b, work.steps))},
-            problem, data, local_sgd(work), rounds, compile=True,
-        )  # fmt: skip
+        with measure.without_evaluation():
+            fr.train(
+                problem, data, local_sgd(work), rounds + 2, compile=True, progress=False, evaluate_every=10**9,
+                callbacks=[after_round],
+            )  # fmt: skip
     finally:
         for where, name, old in usual:
             setattr(where, name, old)
-    steps = (rounds + 2) * work.steps
+    steps = rounds * work.steps
     a_step = {name: value / steps for name, value in spent.items()}
-    whole = seconds["ours"] / work.steps
+    a_round = sum(whole) / steps
     return {
-        "the whole step": whole,
+        "the whole step": a_round,
         "gathering its batch": a_step["gather"],
         "the compiled program: forward product, activations, loss, small layers": a_step["program"],
         "the product that adds the gradient to the weights": a_step["product"],
         "handing tensors over, in Python": a_step["step"] - a_step["program"] - a_step["product"],
-        "the rest: drawing, averaging, the ledger": whole - a_step["gather"] - a_step["step"],
-        "for comparison: its bare matrix products": seconds["matrix products"] / work.steps,
+        "the rest: drawing, averaging, the ledger": a_round - a_step["gather"] - a_step["step"],
+        "for comparison: its bare matrix products": sum(bare) / len(bare) / work.steps,
     }
 
 

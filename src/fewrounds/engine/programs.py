@@ -29,7 +29,7 @@ from fewrounds.errors import SettingError
 TRACING_PAYS = 2_000
 """Calls of a step from which on tracing pays: it takes up to 2 s, and saves about a millisecond a call."""
 COMPILING_PAYS = 40_000
-"""Calls of a step from which on compiling pays: it takes 10 to 20 s, and saves about half a millisecond more."""
+"""Calls of a step from which on compiling pays: it takes 3 to 20 s, and saves about half a millisecond more."""
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]
 """Takes tensors of the shapes it was traced with, and returns what the function returns; it may empty the list.
