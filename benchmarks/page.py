@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from fewrounds.report.marked import filled
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
@@ -125,16 +126,7 @@ def _peers(results: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def write(results: dict[str, Any]) -> None:
     """Put the tables between their marks in docs/performance.md, and draw its charts."""
-    text = PAGE.read_text()
-    for name, rows in tables(results).items():
-        head, *body = rows
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        lines += ["| " + " | ".join(row) + " |" for row in body]
-        table = "\n".join(lines)
-        text = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=table: m[1] + t + "\n" + m[2], text, flags=re.S
-        )
-    PAGE.write_text(text)
+    PAGE.write_text(filled(PAGE.read_text(), tables(results)))
     draw(results)
 
 
