@@ -17,7 +17,7 @@ test: $(READY) lint
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-# Speeds against plain PyTorch loops (about half an hour on two cores, with nothing else running), and the tables and
+# Speeds against plain PyTorch loops (about an hour on two cores, with nothing else running), and the tables and
 # charts of docs/performance.md. `benchmarks/peers/run.py` measures other systems the same way.
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
 import resource
 import sys
@@ -22,7 +23,7 @@ from torch.nn.functional import cross_entropy
 import fewrounds as fr
 from fewrounds.methods.base import REGISTRY as METHODS
 
-SAMPLES, K, b, TOTAL = 50, 8, 16, 1000
+SAMPLES, K, b, TOTAL = 50, 8, 16, 3000
 
 
 def main(name: str, P: int) -> None:
@@ -50,13 +51,14 @@ def main(name: str, P: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
     ends: list[float] = []
     fr.train(
-        problem, workers, method, 2 + TOTAL // P, callbacks=[lambda record: ends.append(time.perf_counter())], **options
+        problem, workers, method, 4 + TOTAL // P, callbacks=[lambda record: ends.append(time.perf_counter())], **options
     )
     ended.set()
-    rounds = len(ends) - 2  # the last one ends with an evaluation
+    # Not the first three rounds, which touch memory for the first time, nor the last, which ends with an evaluation.
+    rounds = [after - before for before, after in itertools.pairwise(ends[2:-1])]
     found = {
-        "seconds_per_worker": (ends[-2] - ends[0]) / (rounds * P),
-        "rounds": rounds,
+        "seconds_per_worker": sum(rounds) / (len(rounds) * P),
+        "rounds": len(rounds),
         "megabytes": peak / 1e6,
         "vectors": peak / (4 * problem.dim),
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
