@@ -18,7 +18,7 @@ class Interrupt:
 
 @contextmanager
 def held_back(active: bool) -> Iterator[Interrupt]:
-    """While active, the first Ctrl-C (SIGINT) only sets `pressed`, for the caller to look at; a second interrupts at once.
+    """While active, the first Ctrl-C (SIGINT) only sets `pressed`, for the caller to see; a second strikes at once.
 
     Raised wherever it happens to strike, a KeyboardInterrupt can be lost: Python ignores exceptions in a destructor.
     """

@@ -341,7 +341,9 @@ class _Run:
         )
 
     def _call_back(self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None) -> None:
-        for callback in self.callbacks if self.engine.team.rank == 0 else ():  # copies: what a callback does to them stays with it
+        for callback in (
+            self.callbacks if self.engine.team.rank == 0 else ()
+        ):  # copies: what a callback does to them stays with it
             copy = dict(row) if row is not None else None
             callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
 

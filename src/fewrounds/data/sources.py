@@ -102,7 +102,7 @@ def load_workers(
     evaluation_rng: Callable[[int], np.random.Generator],
     hosted: Callable[[int], bool] = lambda p: True,
 ) -> tuple[dict[int, Source], int]:
-    """The data of every hosted worker, checked: not empty, finite, all of one shape and type; and how many there are."""
+    """The data of every hosted worker, checked: not empty, finite, all of one shape and type; and the number of all."""
     items, count = _hosted_items(workers, num_workers, hosted)
     sources: dict[int, Source] = {}
     first: tuple[int, Batch] | None = None

@@ -150,7 +150,7 @@ class Ranks:
             parts = (torch.zeros_like(like),) * self._lengths[kind]
         flat = torch.cat(parts)
         self._dist.all_reduce(flat)
-        return flat.split(len(like))
+        return tuple(torch.split(flat, len(like)))
 
     def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor) -> Parts:
         if kind not in self._lengths:
@@ -159,7 +159,7 @@ class Ranks:
             self._lengths[kind] = int(length)
         flat = like.new_empty(self._lengths[kind] * len(like)) if parts is None else torch.cat(parts)
         self._dist.broadcast(flat, src=self.owner(p))
-        return flat.split(len(like))
+        return tuple(torch.split(flat, len(like)))
 
     def counts(self, numbers: Sequence[int]) -> list[int]:
         total = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)

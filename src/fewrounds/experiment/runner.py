@@ -327,7 +327,8 @@ def follow(team: Team) -> None:
     """A rank that is not the first: it takes part in every run until there are no more."""
     from fewrounds.experiment.work import execute
 
-    while (work := team.share(None)) is not None:
+    nothing: tuple[str, RunSpec, str, bool | str, int] | None = None
+    while (work := team.share(nothing)) is not None:
         run, spec, folder, compile, runs = work
         try:
             execute(
