@@ -134,11 +134,12 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     ("before", "message"),
     [
         ("case.workers[3] = (case.workers[3][0] * float('nan'), case.workers[3][1])", "worker 3, array 0, row 0: NaN or infinite value"),
-        ("case.workers[4] = (case.workers[4][0][:, :5], case.workers[4][1])", "kind of samples"),
+        ("case.workers[4] = (case.workers[4][0][:, :5], case.workers[4][1])", "worker 4 has samples (float64[5], int64[])"),
+        ("case.workers[1::2] = [(X[:, :5], y) for X, y in case.workers[1::2]]", "rank 1 has another kind of samples than rank 0"),
         ("case.workers = case.workers[:1]", "there are 2 processes, but only 1 workers: start at most 1"),
         ("import random; case.problem.l2 = 0.01 * (1 + int(os.environ['RANK']))", "rank 1 has another problem than rank 0"),
     ],
-    ids=["nan", "shape", "too few workers", "another problem"],
+    ids=["nan", "shape", "shape of all on a rank", "too few workers", "another problem"],
 )  # fmt: skip
 def test_a_mistake_on_one_rank_is_one_line_and_stops_all(before: str, message: str, tmp_path: Path) -> None:
     before += """
