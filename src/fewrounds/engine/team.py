@@ -106,7 +106,11 @@ class Ranks:
                 )
             if device.type == "cuda":
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            store, rank, size = next(dist.rendezvous("env://"))
+            # torchrun may restart the ranks with the store they had, and the addresses of the dead in it.
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         self._dist = dist
         self._device = device
         self.rank = dist.get_rank()
