@@ -22,6 +22,7 @@ import numpy as np
 import plain
 import torch
 import works
+from plain import tensors
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -30,10 +31,6 @@ from fewrounds.engine.programs import How, Policy
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-
-
-def tensors(work: works.Work) -> list[tuple[Tensor, Tensor]]:
-    return [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in works.data(work)]
 
 
 def matrix_products(inputs: int, *batches: tuple[int, int]) -> Callable[[], None]:
