@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import works
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from works import Work
@@ -25,7 +26,8 @@ def w3_model() -> nn.Sequential:
 
 
 def w2_model() -> nn.Sequential:
-    return nn.Sequential(
+    """Channels last, which its convolutions are faster with on a CPU."""
+    model = nn.Sequential(
         nn.Conv2d(3, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
@@ -36,6 +38,13 @@ def w2_model() -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(128, 10),
     )
+    return model.to(memory_format=torch.channels_last)
+
+
+def tensors(work: Work) -> list[tuple[Tensor, Tensor]]:
+    """The data of every worker; images with channels last, as the model has them."""
+    order = torch.channels_last if len(work.shape) == 3 else torch.contiguous_format
+    return [(torch.from_numpy(X).contiguous(memory_format=order), torch.from_numpy(y)) for X, y in works.data(work)]
 
 
 class LocalSGDLoop:

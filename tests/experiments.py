@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,15 @@ def tidy(folder: Path) -> pd.DataFrame:
     """The frame without what may differ between two runs of the same thing: the clock."""
     frame = fr.load_results(folder).drop(columns="seconds")
     return frame.sort_values(["run", "round"], ignore_index=True)
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background is deaf to it
+    )

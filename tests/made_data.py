@@ -1,12 +1,14 @@
-"""Small files in the true formats of CIFAR-10 and Fashion-MNIST, as the readers' test data."""
+"""Small files in the true formats of CIFAR-10, Fashion-MNIST and Hugging Face, as the readers' test data."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import struct
 from pathlib import Path
 
+import datasets
 import numpy as np
 from PIL import Image
 
@@ -72,3 +74,31 @@ def write_idx(folder: Path, arrays: dict[str, np.ndarray], *, zipped: bool = Tru
     for name, file in IDX_FILES.items():
         data = idx_bytes(arrays[name])
         (folder / f"{file}.gz" if zipped else folder / file).write_bytes(gzip.compress(data) if zipped else data)
+
+
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    return (pixels.astype(np.float64) / 255 - 0.5) / 0.5
+
+
+def entries(cache: Path) -> list[str]:
+    """All that is in the cache but locks."""
+    folder = cache / "sets"
+    return sorted(p.name for p in folder.iterdir() if p.suffix != ".lock") if folder.is_dir() else []
+
+
+def png(pixels: np.ndarray) -> dict:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="png")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def save_hf_images(
+    path: Path, images: np.ndarray, labels: list[int], *, image: str = "image", **columns
+) -> datasets.Dataset:
+    features = {image: datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c", "d"])}
+    features |= {name: datasets.Value("string") for name in columns}
+    made = datasets.Dataset.from_dict(
+        {image: [png(i) for i in images], "label": labels, **columns}, features=datasets.Features(features)
+    )
+    made.save_to_disk(path)
+    return made

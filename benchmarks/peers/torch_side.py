@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import torch
 import works
-from plain import Data, w1_model, w2_model
+from plain import Data, tensors, w1_model, w2_model
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+__all__ = ["WORKS", "mean_loss", "model_at_start", "tensors"]
 
 torch.set_num_threads(1)
 
 WORKS = {"W1": works.W1, "W2": works.W2}
 LOSS_WORKERS = 100
 """The loss is over the data of the first so many: all of W1's; all of W2's would take longer than its rounds."""
-
-
-def tensors(work: works.Work) -> Data:
-    return [(torch.from_numpy(X), torch.from_numpy(y)) for X, y in works.data(work)]
 
 
 def model_at_start(name: str) -> nn.Module:
