@@ -13,7 +13,7 @@ from torch import nn
 import fewrounds as fr
 from fewrounds.engine import programs
 from fewrounds.engine.programs import COMPILING_PAYS, TRACING_PAYS, How, Policy
-from fewrounds.training import default_cadence
+from fewrounds.rounds import default_cadence
 from problems import classifier
 
 SETTINGS = {"eta": 0.05, "K": 4, "b": 3}

@@ -130,8 +130,8 @@ class Checkpoints:
         }
         document = {"content": content, "sha256": _digest(content)}
         with one_line(f"cannot write the checkpoint {stem}.json", CheckpointError):
-            _write_whole(stem.with_suffix(".safetensors"), blob)
-            _write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
+            write_whole(stem.with_suffix(".safetensors"), blob)
+            write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1).encode())
             kept = {path.stem for path in [p for p in self._files() if p.stem <= stem.name][-KEEP:]}
             for path in self.folder.glob("round-*"):  # older, half-written by a kill, or damaged and passed over
                 if path.suffix == ".tmp" or path.name.partition(".")[0] not in kept:
@@ -153,7 +153,7 @@ class Checkpoints:
             path = stem.with_name(f"{stem.name}.memory-{len(files):04d}.safetensors")
             try:
                 with one_line(f"cannot write the checkpoint {path}", CheckpointError):
-                    _write_whole(path, blob)
+                    write_whole(path, blob)
             except CheckpointError as error:
                 failed.append(error)  # for the end: the other ranks go on handing over theirs
             files[path.name] = hashlib.sha256(blob).hexdigest()
@@ -323,7 +323,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else text[:117] + "…"
 
 
-def _write_whole(path: Path, blob: bytes) -> None:
+def write_whole(path: Path, blob: bytes) -> None:
     """Write beside the file, flush to the disk, then put it in place: a reader sees all of it or none."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fewrounds.batch import Batch, batch_size
-from fewrounds.checkpoint import Checkpoints, Snapshot
+from fewrounds.batch import Batch
+from fewrounds.checkpoint import Checkpoints
 from fewrounds.checks import can_vmap, check_labels, check_problem, example_of, probe
 from fewrounds.data.shards import Shard, Source, share_small, signature
 from fewrounds.data.sources import Cast, Stream, check_alike, load_workers, read_batch
@@ -26,31 +25,16 @@ from fewrounds.engine.loop import Programs
 from fewrounds.engine.programs import Policy
 from fewrounds.engine.team import Team, team_of
 from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
-from fewrounds.interrupt import held_back
 from fewrounds.ledger import Ledger
-from fewrounds.methods.base import Method, State
+from fewrounds.methods.base import Method
 from fewrounds.problem import Problem
-from fewrounds.progress import Progress
+from fewrounds.rounds import RoundRecord, Rounds, default_cadence, evaluated_samples
 
 if TYPE_CHECKING:
     import pandas
 
 CACHE_BYTES = 2**20
 """Workers run side by side while their vectors fit in about this much memory, a CPU core's own cache."""
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What a callback gets after every round."""
-
-    round: int
-    rounds: int
-    x: Tensor
-    picked: int
-    """The worker whose model was taken, -1 if the models were averaged."""
-    ledger: Ledger
-    row: dict[str, float] | None
-    """The row of `history`, if this round was evaluated."""
 
 
 @dataclass(frozen=True)
@@ -185,14 +169,14 @@ def train(
     policy = compile if isinstance(compile, Policy) else Policy(compile)
     say = _say_once(progress and team.rank == 0)
     programs = Programs(problem, policy, rounds, say)
-    processes = InProcess(problem, sources, sizes, draws, weights, rows, programs, team)
+    processes = InProcess(problem, sources, sizes, draws, weights, rows, programs, team, test_source)
 
     every = team.share(
         evaluate_every or default_cadence(rounds, method.gradients_per_round(sizes), evaluated, test_source)
     )
-    run = _Run(problem, method, processes, test_source, rounds, every, last, list(callbacks), trace, progress)
+    run = Rounds(method, processes, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
-        return run.go(x_start, None, math.inf, math.inf)
+        return Result(problem, method, *run.go(x_start, None, math.inf, math.inf))
     fingerprints = team.gather({p: source.fingerprint() for p, source in sources.items()})
     identity = {
         "problem": problem.description(),
@@ -209,7 +193,7 @@ def train(
         if team.share(not resume and checkpoints.exist()):
             raise SettingError(f"{checkpoint} has checkpoints already: choose another folder, or resume=True")
         seconds = math.inf if checkpoint_seconds is None else checkpoint_seconds
-        return run.go(x_start, checkpoints, checkpoint_every or math.inf, seconds)
+        return Result(problem, method, *run.go(x_start, checkpoints, checkpoint_every or math.inf, seconds))
 
 
 def _agree(
@@ -234,171 +218,13 @@ def _agree(
         "number of workers": count,
         "kind of samples": signature(next(next(iter(sources.values())).everything())),
     }
-    told = team.gather((settings, {p: (source.size, _evaluated(source)) for p, source in sources.items()}))
+    told = team.gather((settings, {p: (source.size, evaluated_samples(source)) for p, source in sources.items()}))
     for rank, (other, _) in enumerate(told):
         for name, value in other.items():
             if value != (mine := told[0][0][name]):
                 raise SettingError(f"rank {rank} has another {name} than rank 0: {value}, not {mine}")
     known = {p: facts for _, own in told for p, facts in own.items()}
     return [known[p][0] for p in range(count)], [known[p][1] for p in range(count)]
-
-
-@dataclass
-class _Run:
-    """The loop over rounds."""
-
-    problem: Problem
-    method: Method
-    engine: InProcess
-    test: Source | None
-    """Rank 0 has it."""
-    rounds: int
-    evaluate_every: int
-    evaluate_last: int
-    callbacks: list[Callable[[RoundRecord], object]]
-    keep_trace: bool
-    progress: bool
-
-    def go(self, x0: Tensor, checkpoints: Checkpoints | None, save_rounds: float, save_seconds: float) -> Result:
-        state = self.method.init(x0)
-        found = checkpoints.load(state, trace=self.keep_trace) if checkpoints else None
-        if found is not None and found.round > self.rounds:
-            raise SettingError(f"rounds = {self.rounds}, but the checkpoint is at round {found.round} already")
-        if found is None:
-            first = self._evaluate(0, state, 0.0)
-            history, trace, seconds, done = [first], [state.x] if self.keep_trace else None, 0.0, 0
-            outcome = "finished" if math.isfinite(first["train_loss"]) else "diverged"
-        else:
-            state, done, seconds, outcome = found.state, found.round, found.seconds, found.outcome
-            history, trace = list(found.history), list(found.trace) if found.trace is not None else None
-            self.engine.restore(found.committed)
-
-        def snapshot() -> Snapshot:
-            """The run as it was after round `done`, whatever has happened since."""
-            kept = tuple(row for row in history if row["round"] <= done)
-            points = tuple(trace[: done + 1]) if trace is not None else None
-            return Snapshot(done, state, committed, kept, points, seconds, outcome)
-
-        committed = self.engine.committed
-        saved_round, saved_at = done, time.monotonic()
-        with (
-            Progress(self.method.name, self.rounds, done, self.progress and self.engine.team.rank == 0) as progress,
-            held_back(checkpoints is not None) as interrupt,
-        ):
-            progress.note(history[-1])
-            if found is not None and done < self.rounds:
-                progress.say(f"continuing after round {done}")
-            try:
-                while done < self.rounds and outcome != "diverged":
-                    began = time.perf_counter()
-                    self.engine.begin(done + 1)
-                    new_state = self.method.round(state, self.engine)
-                    self.engine.commit()
-                    now = seconds + time.perf_counter() - began
-                    row = self._evaluate(done + 1, new_state, now) if self._is_due(done + 1) else None
-                    if row is not None:
-                        history.append(row)
-                    if trace is not None:
-                        del trace[done + 1 :]
-                        trace.append(new_state.x)
-                    diverged = row is not None and not math.isfinite(row["train_loss"])
-                    # One assignment, so that an interrupt finds a whole round.
-                    done, state, committed, seconds, outcome = (
-                        done + 1,
-                        new_state,
-                        self.engine.committed,
-                        now,
-                        "diverged" if diverged else outcome,
-                    )
-                    self._call_back(done, state.x, committed.ledger, row)
-                    progress.update(done, row)
-                    if checkpoints:
-                        due = done - saved_round >= save_rounds or time.monotonic() - saved_at >= save_seconds
-                        # One process is interrupted or finds it time to save: all of them are, after the same round.
-                        save, stop = self.engine.team.counts([due, interrupt.pressed])
-                        if save:
-                            checkpoints.save(snapshot())
-                            saved_round, saved_at = done, time.monotonic()
-                        if stop:
-                            raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                if checkpoints:
-                    checkpoints.save(snapshot())
-                    progress.say(f"interrupted after round {done}; saved in {checkpoints.folder}")
-                raise
-            if outcome == "diverged":
-                progress.say(f"{self.method.name} diverged: the loss was not finite after round {done}")
-        if checkpoints and (saved_round < done or found is None):
-            checkpoints.save(snapshot())
-        return Result(
-            problem=self.problem,
-            method=self.method,
-            x=self.method.output(state),
-            rows=tuple(history),
-            trace=torch.stack(trace) if trace is not None else None,
-            ledger=self.engine.committed.ledger,
-            outcome=outcome,
-        )
-
-    def _call_back(self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None) -> None:
-        for callback in (
-            self.callbacks if self.engine.team.rank == 0 else ()
-        ):  # copies: what a callback does to them stays with it
-            copy = dict(row) if row is not None else None
-            callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
-
-    def _is_due(self, round: int) -> bool:
-        return self._is_due_in_full(round) or round > self.rounds - self.evaluate_last
-
-    def _is_due_in_full(self, round: int) -> bool:
-        return round % self.evaluate_every == 0 or round == self.rounds
-
-    def _evaluate(self, round: int, state: State, seconds: float) -> dict[str, float]:
-        train = self.engine.evaluate(state.x, gradient=self._is_due_in_full(round))
-        test_loss, test_accuracy = self._test_metrics(state.x)
-        return {
-            "round": round,
-            "train_loss": float(train.loss),
-            "train_accuracy": float(train.accuracy),
-            "test_loss": test_loss,
-            "test_accuracy": test_accuracy,
-            "gradient_norm": math.nan if train.gradient is None else float(train.gradient.norm()),
-            "picked": self.engine.picked if round else -1,
-            **self.engine.committed.ledger.columns(),
-            "seconds": seconds,
-        }
-
-    def _test_metrics(self, x: Tensor) -> tuple[float, float]:
-        return self.engine.team.share(self._own_test_metrics(x))
-
-    def _own_test_metrics(self, x: Tensor) -> tuple[float, float]:
-        if self.test is None:
-            return math.nan, math.nan
-        loss = accuracy = 0.0
-        for z in self.test.everything():
-            share = batch_size(z) / self.test.size
-            metrics = self.problem.metrics(x, z)
-            loss, accuracy = loss + share * float(metrics.loss), accuracy + share * float(metrics.accuracy)
-        return loss, accuracy
-
-
-def default_cadence(rounds: int, gradients_per_round: float, sources: Sequence[Any], test: Any) -> int:
-    """Rounds between evaluations: about 100 in a run, or fewer, but 5, where they would take over a tenth of the time.
-
-    It follows from counts alone (a test sample takes half a gradient), so that it is the same on every machine.
-    """
-    train = sum(_evaluated(source) for source in sources)
-    full = train + (_evaluated(test) / 2 if test is not None else 0)
-    affordable = math.ceil(10 * full / (gradients_per_round * len(sources)))
-    return max(1, rounds // 100, min(affordable, rounds // 5))
-
-
-def _evaluated(source: Any) -> float:
-    """How many samples of a worker, or of the test set, are evaluated."""
-    if isinstance(source, (int, float)):
-        return float(source)
-    size = getattr(source, "size", None) or len(source)
-    return float(size) if math.isfinite(size) else float(source.evaluation_samples)
 
 
 def _say_once(show: bool) -> Callable[[str], None]:

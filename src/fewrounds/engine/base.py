@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fewrounds.draws import Draws
 from fewrounds.engine.host import Kept
+from fewrounds.engine.team import Alone, Team
 from fewrounds.errors import SettingError
 from fewrounds.interfaces import Out
 from fewrounds.ledger import Ledger
@@ -19,11 +21,13 @@ Parts = tuple[Tensor, ...]
 
 
 class Evaluation(NamedTuple):
-    """f(x), the mean accuracy of the workers, and ∇f(x) if it was asked for."""
+    """f(x), the mean accuracy of the workers, ∇f(x) if it was asked for, and the figures of test data, if any."""
 
     loss: Tensor
     accuracy: Tensor
     gradient: Tensor | None
+    test_loss: float = math.nan
+    test_accuracy: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class BaseEngine(ABC):
         self.sizes = tuple(sizes)
         self.weights = worker_weights(self.sizes, weights)
         self.draws = draws
+        self.team: Team = Alone()
+        """The processes that run the same rounds."""
         self.round = 0
         self.picked = -1
         self.committed = Committed(Ledger(gradients=(0,) * len(self.sizes), vector_bytes=vector_bytes))

@@ -121,6 +121,16 @@ class Host:
         return next(gather(shards, np.broadcast_to(np.arange(n), (1, len(shards), n))))
 
 
+def mean_metrics(problem: Problem, source: Source, x: Tensor) -> tuple[float, float]:
+    """Mean loss (without L2) and accuracy over all samples."""
+    loss = accuracy = 0.0
+    for z in source.everything():
+        share = batch_size(z) / source.size
+        metrics = problem.metrics(x, z)
+        loss, accuracy = loss + share * float(metrics.loss), accuracy + share * float(metrics.accuracy)
+    return loss, accuracy
+
+
 def _in_a_row(part: Tensor) -> Tensor:
     return part.flatten(0, 1)
 

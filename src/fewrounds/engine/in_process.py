@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from fewrounds.data.shards import Source
 from fewrounds.draws import Draws
 from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
-from fewrounds.engine.host import Host, Kept
+from fewrounds.engine.host import Host, Kept, mean_metrics
 from fewrounds.engine.loop import Programs
 from fewrounds.engine.team import Alone, Team
 from fewrounds.problem import Problem
@@ -30,11 +31,14 @@ class InProcess(BaseEngine):
         rows_at_once: int,
         programs: Programs,
         team: Team | None = None,
+        test: Source | None = None,
     ) -> None:
         itemsize = torch.empty((), dtype=problem.dtype).element_size()
         super().__init__(sizes, weights, draws, problem.dim * itemsize)
         self.problem = problem
-        self.team: Team = team or Alone()
+        self.team = team or Alone()
+        self.test = test
+        """Rank 0 has it."""
         self._host = Host(problem, sources, draws, rows_at_once, programs)
         self._everyone = range(len(sizes))
 
@@ -54,7 +58,8 @@ class InProcess(BaseEngine):
         ((loss, accuracy),) = self.team.sum((figures := torch.stack([loss, accuracy]),), "figures", True, figures)
         if total is not None:
             (total,) = self.team.sum((total,), "gradient", True, total)
-        return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total)
+        tested = self.team.share(mean_metrics(self.problem, self.test, x) if self.test else (math.nan, math.nan))
+        return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total, *tested)
 
     def _begin(self, round: int) -> None:
         self._host.kept = self.committed.kept

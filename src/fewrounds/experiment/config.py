@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fewrounds.errors import SettingError, nearest
+from fewrounds.errors import nearest
 from fewrounds.methods.base import REGISTRY, method_class
+from fewrounds.settings import Section, load_settings
 
 T = TypeVar("T")
 
@@ -35,10 +35,6 @@ MethodName = Annotated[str, AfterValidator(_known_method)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Data(Section):
@@ -78,7 +74,7 @@ class Model(Section):
 
     kind: str = "mlp"
     """"mlp", "cnn", or "package.module:function" for a function(shape, classes, seed) that returns a torch module."""
-    hidden: list[Count] = [100]
+    hidden: list[Count] = Field(default=[100])
     activation: Literal["softplus", "relu", "tanh"] = "softplus"
     l2: Axis[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default=[0.0])
 
@@ -105,7 +101,7 @@ class Tuning(Section):
     """The choice of eta: for every method, split and budget, on seeds of its own."""
 
     eta: Annotated[list[Positive], Field(min_length=1)]
-    more: dict[MethodName, Axis[Positive]] = {}
+    more: dict[MethodName, Axis[Positive]] = Field(default={})
     """Further values for single methods, such as one beyond the edge that a method has chosen."""
     seed: Axis[int] = Field(default=[0])
     rule: str = "paper"
@@ -131,7 +127,7 @@ class Experiment(Section):
     partition: Partition = Partition()
     model: Model = Model()
     train: Train
-    methods: dict[MethodName, dict[str, Any]] = {}
+    methods: dict[MethodName, dict[str, Any]] = Field(default={})
     """Settings of single methods: [methods.bvr-l-sgd] form = "theory". A list is a grid axis here, too."""
     tuning: Tuning | None = None
     track: Track = Track()
@@ -162,61 +158,4 @@ class Experiment(Section):
 
 def load_experiment(path: str | Path, overrides: list[str] | None = None) -> Experiment:
     """Read and check an experiment file; `overrides` are of the form section.key=value."""
-    path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{path}: {error}") from None
-    for override in overrides or []:
-        _apply(content, override)
-    try:
-        return Experiment.model_validate(content)
-    except ValidationError as error:
-        raise SettingError(f"{path}: {explain(error)}") from None
-
-
-def _apply(content: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise SettingError(f"--set {override!r}: expected section.key=value, such as train.rounds=100")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()  # a bare word is a string
-    place = content
-    for part in parts[:-1]:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise SettingError(f"--set {override!r}: {part!r} is no section")
-    place[parts[-1]] = parsed
-
-
-def explain(error: ValidationError) -> str:
-    """The first mistake in one line: the key, what it is, and what would be right."""
-    errors = error.errors(include_url=False)
-    # A key that is misspelt is also missing: say the first.
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    place = [str(part) for part in first["loc"] if not isinstance(part, int) and part != "[key]"]
-    key = ".".join(place)
-    if first["type"] == "extra_forbidden":
-        section: Any = Experiment
-        for part in place[:-1]:
-            section = section.model_fields[part].annotation
-            section = next((a for a in getattr(section, "__args__", ()) if isinstance(a, type)), section)
-        return f"unknown key {key!r}; {nearest(place[-1], section.model_fields)}"
-    if first["type"] == "missing":
-        return f"{key} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] in ("model_type", "dict_type"):
-        message = "a section is expected here, [section] with keys below it"
-    message = message[0].lower() + message[1:]
-    if not key:
-        return message
-    given = first["input"]
-    shown = "" if isinstance(given, dict) else f" = {given!r}"
-    return f"{key}{shown}: {message}"
+    return load_settings(path, Experiment, overrides)

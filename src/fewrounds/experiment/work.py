@@ -189,7 +189,7 @@ def method_of(spec: RunSpec) -> Method:
 
 def cadence_of(spec: RunSpec) -> int:
     """Rounds between evaluations; where they follow from the budget, the same for every method."""
-    from fewrounds.training import default_cadence
+    from fewrounds.rounds import default_cadence
 
     chosen: int | None = spec.train["evaluate_every"]
     if chosen is not None:

@@ -1,0 +1,119 @@
+"""The two objects that FLARE runs, at the server and at each site. The job names them; their code is installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
+from safetensors.torch import save
+
+from fewrounds.checkpoint import write_whole
+from fewrounds.errors import FewroundsError
+from fewrounds.methods.base import method
+from fewrounds.rounds import RoundRecord
+from fewrounds.silo.lead import Plan, lead
+from fewrounds.silo.messages import Message, SiteLostError
+from fewrounds.silo.site import Site, load_definition
+
+PROGRESS = "fewrounds"
+"""The command by which the coordinator asks a running job how far it is."""
+OUTCOME = "outcome.json"
+MODEL = "model.safetensors"
+
+
+class SiteJob:
+    """Resident at a site for the whole job: the model, the data and the memory are loaded once."""
+
+    @collab.init
+    def prepare(self) -> None:
+        self.site: Site | None = None
+        kit = Path(collab.workspace.get_root_dir())
+        try:
+            self.site = Site(collab.site_name, load_definition(kit / "site.py"), kit / "fewrounds")
+        except FewroundsError as error:
+            print(f"fewrounds: {error}", file=sys.stderr, flush=True)
+        except Exception:
+            traceback.print_exc()
+
+    @collab.publish
+    def ask(self, message: Message) -> Message:
+        if self.site is None:
+            return {"error": "its site.py cannot be used: the reason is in the site's own log"}
+        return self.site.answer(message)
+
+
+class FlareSites:
+    """The way to the sites through FLARE."""
+
+    def __init__(self, names: Sequence[str], seconds: float) -> None:
+        self.names = names
+        self.seconds = seconds
+        self.present = [p for p, name in enumerate(names) if name in {client.name for client in collab.clients}]
+
+    def ask(self, message: Message, workers: Sequence[int]) -> dict[int, Message | SiteLostError]:
+        group = collab.get_clients([self.names[p] for p in workers])
+        results = group(timeout=self.seconds).ask(message)
+        found = dict(results)
+        out: dict[int, Message | SiteLostError] = {}
+        for p in workers:
+            name = self.names[p]
+            if name in found:
+                out[p] = found[name]
+                continue
+            failure = results.failures.get(name)
+            if isinstance(failure, RunAborted) or isinstance(getattr(failure, "cause", None), RunAborted):
+                raise RunAborted(str(failure))
+            reason = " ".join(str(getattr(failure, "cause", failure)).split())[:200]
+            out[p] = SiteLostError(f"no answer within {self.seconds:g} s ({reason})")
+        return out
+
+
+class Coordinator:
+    """The rounds, in the server's job process."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+
+    @collab.main
+    def run(self) -> None:
+        plan = self.plan
+        workspace = collab.workspace
+        folder = Path(workspace.get_root_dir()) / "runs" / plan["run"]
+        folder.mkdir(parents=True, exist_ok=True)
+        progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "absent": [], "at": time.time()}
+        job = collab.fl_ctx.get_job_id()
+        collab.fl_ctx.get_engine().register_app_command(PROGRESS, lambda *_: dict(progress))
+
+        def note(record: RoundRecord) -> None:
+            progress.update(round=record.round, row=record.row or progress["row"], at=time.time())
+
+        sites = FlareSites(plan["sites"], plan["answer_seconds"])
+        todo = Plan(
+            run=plan["run"],
+            method=method(plan["method"], **plan["settings"]),
+            rounds=plan["rounds"],
+            seed=plan["seed"],
+            weights=plan["weights"],
+            evaluate_every=plan["evaluate_every"],
+            compile=plan["compile"],
+            least=plan["least"],
+        )
+        outcome: dict[str, Any]
+        result = Path(workspace.get_run_dir(job))
+        try:
+            ran = lead(sites, plan["sites"], todo, folder, [note], sites.present)
+        except SiteLostError as error:
+            outcome = {"outcome": "lost", "reason": str(error)}
+        except FewroundsError as error:
+            outcome = {"outcome": "stopped", "reason": str(error)}
+        else:
+            write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
+            outcome = {"outcome": ran.outcome, "rows": list(ran.rows), "ledger": ran.ledger.to_json()}
+        write_whole(result / OUTCOME, json.dumps(outcome).encode())

@@ -1,0 +1,160 @@
+"""A run over sites, from the coordinator's side: agree with every site, then the same rounds as anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fewrounds.checkpoint import KEEP, Checkpoints, write_whole
+from fewrounds.draws import Draws
+from fewrounds.methods.base import Method
+from fewrounds.rounds import Ran, RoundRecord, Rounds, default_cadence
+from fewrounds.silo.engine import SiloEngine, Sites
+from fewrounds.silo.messages import VERSION, Message, SiteError, SiteLostError, packed, unpacked
+
+FACTS = ("problem", "kind", "size", "evaluated", "tested", "data")
+"""What is remembered of a site."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run."""
+
+    run: str
+    """By which a site knows that a run is continued, and not another one."""
+    method: Method
+    rounds: int
+    seed: int = 0
+    weights: str = "uniform"
+    evaluate_every: int | None = None
+    compile: bool | str = "auto"
+    least: int | None = None
+    """With how many sites a round may go on where others are lost; None if it may not."""
+
+
+def lead(
+    sites: Sites,
+    names: Sequence[str],
+    plan: Plan,
+    folder: Path,
+    callbacks: Sequence[Callable[[RoundRecord], object]] = (),
+    present: Sequence[int] | None = None,
+    trace: bool = False,
+) -> Ran:
+    """Run the plan to its end, from the newest checkpoint in the folder if there is one; saved after every round.
+
+    `present` are the workers that can be asked, all of them by default. Others must have been there before.
+    """
+    here = list(range(len(names))) if present is None else list(present)
+    hello = {
+        "do": "hello",
+        "version": VERSION,
+        "run": plan.run,
+        "sites": list(names),
+        "rounds": plan.rounds,
+        "seed": plan.seed,
+        "start": names[here[0]],
+    }
+    told = {p: _said(names[p], reply) for p, reply in sites.ask(hello, here).items()}
+    facts = _agreed(names, told, folder / "sites.json")
+    problem = facts[0]["problem"]
+    sizes = [fact["size"] for fact in facts]
+    tested = [fact["tested"] for fact in facts]
+    start = _start(names[here[0]], told[here[0]], folder / "start.safetensors")
+    check = {"do": "check", "x": packed(start), "compile": plan.compile}
+    losses = {p: _said(names[p], reply)["losses"] for p, reply in sites.ask(check, here).items()}
+    _compare(names, losses, 1e-9 if start.dtype == torch.float64 else 1e-4)
+    plan.method.check(sizes)
+    engine = SiloEngine(
+        sites, names, sizes, plan.weights, Draws(plan.seed), start, problem["l2"], tested, least=plan.least
+    )  # fmt: skip
+    for p in set(range(len(names))) - set(here):
+        engine.leave_out(p, "it is not connected")
+    every = plan.evaluate_every or default_cadence(
+        plan.rounds,
+        plan.method.gradients_per_round(sizes),
+        [fact["evaluated"] for fact in facts],
+        sum(tested) or None,
+    )
+    identity = {
+        "problem": problem,
+        "start": hashlib.sha256(packed(start)).hexdigest(),
+        "losses": losses[here[0]],
+        "method": {"name": plan.method.name, **plan.method.settings()},
+        "workers": [fact["data"] for fact in facts],
+        "test": None,
+        "weights": plan.weights,
+        "seed": plan.seed,
+    }
+    checkpoints = Checkpoints(folder / "checkpoint", identity)
+
+    def no_way_back(record: RoundRecord) -> None:
+        engine.oldest = record.round - KEEP
+
+    rounds = Rounds(plan.method, engine, plan.rounds, every, 1, [no_way_back, *callbacks], trace, False)
+    with checkpoints.locked():
+        return rounds.go(start, checkpoints, 1, math.inf)
+
+
+def _said(name: str, reply: Any) -> Message:
+    """The reply, unless it says that something is wrong."""
+    if isinstance(reply, SiteLostError):
+        raise SiteLostError(f"site {name} is lost: {reply}")
+    if not isinstance(reply, dict) or "error" in reply:
+        said = reply["error"] if isinstance(reply, dict) else f"it answered with a {type(reply).__name__}"
+        raise SiteError(f"site {name}: {' '.join(str(said).split())[:300]}")
+    return reply
+
+
+def _agreed(names: Sequence[str], told: dict[int, Message], path: Path) -> list[Message]:
+    """What is known of every site, those that are not there from an earlier start; refused if they do not agree."""
+    known: dict[str, Message] = json.loads(path.read_text()) if path.exists() else {}
+    for p, reply in told.items():
+        known[names[p]] = {key: reply[key] for key in FACTS}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise SiteLostError(f"site {missing[0]} has never been there")
+    facts = [known[name] for name in names]
+    for name, fact in zip(names, facts, strict=True):
+        for key, value in {**fact["problem"], "kind of samples": fact["kind"]}.items():
+            first = {**facts[0]["problem"], "kind of samples": facts[0]["kind"]}[key]
+            if value != first:
+                raise SiteError(f"site {name} has another problem than {names[0]}: {key} {value}, not {first}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(known, indent=1).encode())
+    return facts
+
+
+def _start(name: str, reply: Message, path: Path) -> Tensor:
+    """The start: the model of the site that was first when the run began."""
+    if path.exists():
+        return load_file(path)["x"]
+    dtype = torch.float64 if reply["problem"]["dtype"] == "torch.float64" else torch.float32
+    try:
+        (blob,) = reply["vectors"]
+        start = unpacked(blob, int(reply["dim"]), dtype)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SiteError(f"site {name}: its start is no vector of its problem: {error}") from None
+    write_whole(path, save({"x": start}))
+    return start
+
+
+def _compare(names: Sequence[str], losses: dict[int, list[float]], tolerance: float) -> None:
+    """On the same made-up samples at the same points, the same problem has the same loss."""
+    first = min(losses)
+    for p, own in losses.items():
+        for a, b in zip(own, losses[first], strict=True):
+            if math.isfinite(b) and not abs(a - b) <= tolerance * max(1.0, abs(b)):
+                raise SiteError(
+                    f"site {names[p]} has another problem than {names[first]}: "
+                    f"on the same made-up samples its loss is {a:.9g}, not {b:.9g}"
+                )

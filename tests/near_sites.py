@@ -1,0 +1,60 @@
+"""Sites in this process: real ones, with everything but the wire; what goes over it is looked at."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewrounds.silo.messages import SiteLostError
+from fewrounds.silo.site import Definition, Site
+from problems import Case
+
+
+class NearSites:
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.folder = folder
+        self.definitions = [Definition(case.problem, data) for data in case.workers]
+        self.sites: list[Site] = []
+        self.lost: set[int] = set()
+        self.spoil: Callable[[int, dict, dict], Any] = lambda p, message, reply: reply
+        """What becomes of a reply on its way."""
+        self.bytes = 0
+        """Of vectors, both ways, in tasks."""
+        self.restart()
+
+    @property
+    def names(self) -> list[str]:
+        return [f"site-{p + 1}" for p in range(len(self.definitions))]
+
+    def restart(self) -> None:
+        """New processes: all that a site still knows is on its disk."""
+        self.sites = [
+            Site(name, definition, self.folder / name)
+            for name, definition in zip(self.names, self.definitions, strict=True)
+        ]
+
+    def ask(self, message: dict, workers: Sequence[int]) -> dict[int, Any]:
+        return {p: SiteLostError("no answer in 1 s") if p in self.lost else self._ask(message, p) for p in workers}
+
+    def _ask(self, message: dict, p: int) -> Any:
+        only_plain(message)
+        reply = self.sites[p].answer(copy.deepcopy(message))
+        only_plain(reply)
+        if message["do"] == "task":
+            self.bytes += sum(map(len, message["new"].values())) + sum(map(len, reply.get("vectors", ())))
+        return self.spoil(p, message, copy.deepcopy(reply))
+
+
+def only_plain(value: Any) -> None:
+    """Words, numbers and bytes: nothing that a reader would have to run."""
+    if isinstance(value, dict):
+        assert all(type(key) is str for key in value), value
+        for part in value.values():
+            only_plain(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            only_plain(part)
+    else:
+        assert type(value) in (str, int, float, bool, bytes, type(None)), type(value)

@@ -1,0 +1,291 @@
+"""Sites and their coordinator, without the wire: the same iterates, nothing private sent, faults named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import fewrounds as fr
+from cluster.every_method import ROUNDS, SIZES, methods
+from fewrounds.rounds import Ran
+from fewrounds.silo.lead import Plan, lead
+from fewrounds.silo.messages import SiteError, SiteLostError, task_named
+from fewrounds.silo.site import Definition
+from near_sites import NearSites
+from problems import Case, classifier, quadratic
+
+SCAFFOLD = fr.SCAFFOLD(eta=0.05, K=2, b=2)
+BVR = fr.BVRLSGD(eta=0.05, K=3, b=2)
+
+
+def run(sites: NearSites, case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> Ran:
+    folder = sites.folder / "coordinator"
+    folder.mkdir(exist_ok=True)
+    save_file({"x": torch.tensor(case.x0, dtype=case.problem.dtype)}, folder / "start.safetensors")
+    here = {key: options.pop(key) for key in ("callbacks", "present") if key in options}
+    plan = Plan(run="a run", method=method, rounds=rounds, **{"seed": 1, **options})
+    return lead(sites, sites.names, plan, folder, trace=True, **here)
+
+
+def alone(case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> fr.Result:
+    options = {"seed": 1, "x0": case.x0, **options}
+    return fr.train(case.problem, case.workers, method, rounds, trace=True, progress=False, **options)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_every_method_has_the_same_iterates(name: str, tmp_path: Path) -> None:
+    method = methods()[name]
+    for number, (case, weights) in enumerate(
+        itertools.product((classifier(SIZES), quadratic(SIZES)), ("uniform", "size"))
+    ):
+        (tmp_path / str(number)).mkdir()
+        near = NearSites(case, tmp_path / str(number))
+        found = run(near, case, method, ROUNDS, weights=weights, evaluate_every=7)
+        expected = alone(case, method, ROUNDS, weights=weights, evaluate_every=7)
+        torch.testing.assert_close(found.trace, expected.trace, rtol=1e-10, atol=1e-10)
+        assert found.ledger == expected.ledger
+        assert near.bytes == found.ledger.bytes_up + found.ledger.bytes_down, "the ledger counts what is sent"
+        for mine, theirs in zip(found.rows, expected.rows, strict=True):
+            for column in set(mine) - {"seconds"}:
+                same = math.isclose(mine[column], theirs[column], rel_tol=1e-9, abs_tol=1e-12)
+                assert same or (math.isnan(mine[column]) and math.isnan(theirs[column])), column
+
+
+# ---------------------------------------------------------------------- starting again
+
+
+class CrashError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD, BVR], ids=lambda m: m.name)
+@pytest.mark.parametrize("moment", range(1, 24, 2))
+def test_a_crash_at_any_message_changes_nothing(tmp_path: Path, method: fr.Method, moment: int) -> None:
+    """The site has worked and written, but nobody hears of it; everything starts again."""
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    tasks = itertools.count(1)
+
+    def crash(p: int, message: dict, reply: dict) -> dict:
+        if message["do"] == "task" and next(tasks) == moment:
+            raise CrashError
+        return reply
+
+    near.spoil = crash
+    with pytest.raises(CrashError):
+        run(near, case, method)
+    near.restart()
+    found, expected = run(near, case, method), alone(case, method)
+    assert torch.equal(found.x, expected.x) or torch.allclose(found.x, expected.x, rtol=1e-12)
+    assert found.ledger == expected.ledger
+    torch.testing.assert_close(found.trace, expected.trace, rtol=1e-10, atol=1e-10)
+
+
+def test_the_memory_of_a_site_does_not_pile_up(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    run(near, case, SCAFFOLD, 30)
+    for name in near.names:
+        assert len(list((tmp_path / name / "memory").rglob("*.safetensors"))) <= 4
+
+
+def test_another_run_starts_with_an_empty_memory(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    run(near, case, SCAFFOLD, 3)
+    hello = {
+        "do": "hello", "version": 1, "run": "another", "sites": near.names, "rounds": 3, "seed": 0, "start": "",
+    }  # fmt: skip
+    near.ask(hello, [0])
+    assert near.sites[0]._memory.before(99) == {}
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def spoilt(how: str):
+    def spoil(p: int, message: dict, reply: dict):
+        if p != 1 or message["do"] != "task" or message["round"] != 3:
+            return reply
+        if how == "nan":
+            return {**reply, "vectors": [np.full(53, np.nan).tobytes() for _ in reply["vectors"]]}
+        if how == "short":
+            return {**reply, "vectors": [blob[:-8] for blob in reply["vectors"]]}
+        if how == "none":
+            return {"gradients": 1}
+        if how == "text":
+            return {**reply, "vectors": ["x" * len(blob) for blob in reply["vectors"]]}
+        if how == "no dict":
+            return ["x"]
+        if how == "words for numbers":
+            return {**reply, "gradients": "many"}
+        return reply
+
+    return spoil
+
+
+FAULTS = {
+    "nan": "site site-2: its answer to .*gradient_change in round 3 has NaN or infinite values",
+    "short": "site site-2: its answer to .* has a vector of 416 bytes, expected 424",
+    "none": "site site-2: its answer to .* has no vectors",
+    "text": "site site-2: its answer to .* has a str where a vector is expected",
+    "no dict": "site site-2: it answered with a list",
+    "words for numbers": "site site-2: its answer has no number gradients",
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
+@pytest.mark.parametrize("least", [None, 1])
+def test_a_wrong_answer_stops_the_run_and_names_the_site(tmp_path: Path, how: str, least: int | None) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    near.spoil = spoilt(how)
+    method = fr.BVRLSGD(eta=0.05, K=3, b=2, T=20)
+    with pytest.raises(SiteError, match=FAULTS[how]) as caught:
+        run(near, case, method, least=least)
+    assert "\n" not in str(caught.value)
+    near.spoil = lambda p, message, reply: reply
+    near.restart()
+    torch.testing.assert_close(run(near, case, method).x, alone(case, method).x, rtol=1e-10, atol=1e-10)
+
+
+def test_a_lost_site_stops_the_run_unless_fewer_may_go_on(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+
+    def lose(p: int, message: dict, reply: dict) -> dict:
+        if message.get("round") == 3:
+            near.lost.add(1)
+        return reply
+
+    near.spoil = lose
+    with pytest.raises(SiteLostError, match="site site-2 is lost: no answer in 1 s"):
+        run(near, case)
+    near.lost.clear()
+    near.restart()
+    with pytest.raises(SiteLostError, match="site site-2 is lost"):
+        run(near, case, least=3)
+    near.lost.clear()
+    near.restart()
+    near.spoil = lambda p, message, reply: reply
+    torch.testing.assert_close(run(near, case).x, alone(case).x, rtol=1e-10, atol=1e-10)
+
+
+def test_the_mean_over_those_who_answer(tmp_path: Path) -> None:
+    """From round 4 on site-2 is gone: as if the other two were all there is, with their share of the weights."""
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    method = fr.MinibatchSGD(eta=0.05, b=3)
+
+    def lose(p: int, message: dict, reply: dict) -> dict:
+        if message.get("round") == 3 and p == 2:
+            near.lost.add(1)
+        return reply
+
+    near.spoil = lose
+    found = run(near, case, method, 6, least=2, weights="size")
+    draws = fr.draws.Draws(1)
+    x = torch.tensor(case.x0)
+    sizes = case.sizes
+    for round in range(1, 7):
+        here = [0, 1, 2] if round <= 3 else [0, 2]
+        total = sum(sizes[p] for p in here)
+        step = np.zeros_like(case.x0)
+        for p in here:
+            index = draws.integers("gradient", round, p, sizes[p], (1, 3))[0]
+            step += sizes[p] / total * case.gradient(p, x.numpy(), index)
+        x = x - 0.05 * torch.tensor(step)
+    torch.testing.assert_close(found.x, x, rtol=1e-9, atol=1e-9)
+
+
+def test_a_new_worker_is_drawn_when_the_picked_one_is_lost(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    picked = alone(case).history["picked"].tolist()
+
+    def lose(p: int, message: dict, reply: dict) -> dict:
+        if message.get("round") == 2 and "gradient_change" in str(message.get("task")):
+            near.lost.add(picked[2])  # between aggregation and Local-Routine
+        return reply
+
+    near.spoil = lose
+    seen: list[int] = []
+    found = run(
+        near, case, fr.BVRLSGD(eta=0.05, K=3, b=2, T=20), 5, least=1, callbacks=[lambda r: seen.append(r.picked)]
+    )
+    assert seen[0] == picked[1]
+    assert picked[2] not in seen[1:]
+    assert torch.isfinite(found.x).all()
+
+
+def test_sites_that_do_not_agree_are_named(tmp_path: Path) -> None:
+    case = classifier()
+    for what, definition, message in (
+        ("l2", Definition(classifier(l2=0.02).problem, case.workers[1]), "site-2 has another problem than site-1: l2 0.02, not 0.01"),
+        ("data", Definition(case.problem, (np.zeros((3, 9)), [0, 1, 2])), "site-2 has another problem than site-1: kind of samples"),
+        ("labels", Definition(case.problem, (case.workers[1][0], case.workers[1][1] + 5)), "site site-2: check failed because of its data"),
+        ("nan", Definition(case.problem, (case.workers[1][0] * np.nan, case.workers[1][1])), "site site-2: hello failed because of its data"),
+    ):  # fmt: skip
+        (tmp_path / what).mkdir()
+        near = NearSites(case, tmp_path / what)
+        near.definitions[1] = definition
+        near.restart()
+        with pytest.raises(SiteError, match=message) as caught:
+            run(near, case)
+        assert "\n" not in str(caught.value)
+
+
+def test_changed_data_are_noticed_when_a_run_goes_on(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    run(near, case, rounds=3)
+    X, y = case.workers[1]
+    near.definitions[1] = Definition(case.problem, (X + 0.1, y))
+    near.restart()
+    with pytest.raises(fr.CheckpointError, match="worker 1 has other data"):
+        run(near, case)
+
+
+# ---------------------------------------------------------------------- what a site lets in and out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os:system", "builtins:eval", "fewrounds.methods.base:importlib", "fewrounds.silo.site:load_definition",
+     "fewrounds.methods.tasks:Tensor", "fewrounds.methods.nothing:x", "subprocess:run", "", "fewrounds.methods.tasks:"],
+)  # fmt: skip
+def test_only_tasks_of_methods_are_run(name: str) -> None:
+    with pytest.raises(fr.SettingError):
+        task_named(name)
+
+
+def test_a_site_may_admit_more() -> None:
+    assert task_named("problems:classifier", ["problems"]) is classifier
+    with pytest.raises(fr.SettingError, match="not on this site's list"):
+        task_named("problems:classifier", ["other"])
+
+
+def test_nothing_of_the_data_is_in_what_a_site_says(tmp_path: Path) -> None:
+    """No sample and no label travels, in errors neither; and the seal of the data is no plain digest."""
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    said: list[dict] = []
+    near.spoil = lambda p, message, reply: said.append(reply) or reply
+    run(near, case, rounds=3)
+    raw = [row.tobytes() for X, _ in case.workers for row in np.asarray(X)]
+    for reply in said:
+        for blob in reply.get("vectors", ()):
+            assert not any(row in blob for row in raw)
+        assert set(reply) <= {
+            "problem", "dim", "kind", "size", "evaluated", "tested", "data", "vectors", "losses", "gradients", "loss",
+            "accuracy", "test_loss", "test_accuracy",
+        }  # fmt: skip
+    seals = {reply["data"] for reply in said if "data" in reply}
+    fingerprints = {source.fingerprint() for site in near.sites for source in site._sources.values()}
+    assert not seals & fingerprints
