@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fewrounds.errors import FewroundsError, SettingError
+from fewrounds.silo.cli import app as silo_app
 
 if TYPE_CHECKING:
     from fewrounds.engine.team import Team
@@ -21,6 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(silo_app, name="silo")
 
 File = Annotated[Path, typer.Argument(help="An experiment file (TOML).", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")]
