@@ -63,7 +63,7 @@ def write(folder: Path, rounds: int) -> Path:
     """The coordinator's file and the kits, with a site.py in each site's."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "silo.toml"
-    file.write_text(FILE.format(port=_free_port(), rounds=rounds))
+    file.write_text(FILE.format(port=free_port(), rounds=rounds))
     provision(load_silo(file), folder / "demo-kits")
     for number, name in enumerate(SITES, start=1):
         (folder / "demo-kits" / name / "site.py").write_text(SITE.format(number=number))
@@ -107,7 +107,7 @@ def run(
         return control.run(load_silo(file), kits / "coordinator", folder / "result", say, show)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
