@@ -35,6 +35,8 @@ from fewrounds.progress import Progress
 if TYPE_CHECKING:
     import pandas
 
+SHARE = 12
+"""By default rounds take so many gradients for one that evaluations take, which are then under a tenth of the time."""
 CACHE_BYTES = 2**20
 """Workers run side by side while their vectors fit in about this much memory, a CPU core's own cache."""
 
@@ -114,7 +116,7 @@ def train(
     seed                decides every draw: same seed, same samples, whatever the method
     weights             "uniform", or "size" to weigh the mean and the draw of p̂ by the workers' sizes
     evaluate_every      rounds between evaluations over all train and test data; by default about 100 in a run, or
-                        fewer (at least 5), so that they take about a tenth of the time. The start and the end are
+                        fewer (at least 5), so that they take less than a tenth of the time. The start and the end are
                         always evaluated
     evaluate_last       the last rounds, all of which are evaluated; those that evaluate_every would leave out have no
                         gradient_norm, which takes as long as all the rest
@@ -324,7 +326,7 @@ def default_cadence(rounds: int, gradients_per_round: float, sources: Sequence[A
     """
     train = sum(_evaluated(source) for source in sources)
     full = train + (_evaluated(test) / 2 if test is not None else 0)
-    affordable = math.ceil(10 * full / (gradients_per_round * len(sources)))
+    affordable = math.ceil(SHARE * full / (gradients_per_round * len(sources)))
     return max(1, rounds // 100, min(affordable, rounds // 5))
 
 
