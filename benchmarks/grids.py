@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import plain
 import works
 from common import alone_on_a_core
 from plain import tensors
-from torch import nn
 
 HERE = Path(__file__).parent
 
@@ -41,20 +39,17 @@ b = {b}
 
 
 def grid_w1() -> dict[str, Any]:
-    return grid("w1", works.W1, plain.w1_model, [0.01], [0, 1, 2, 3], rounds=500)
+    return grid("w1", works.W1, [0.01], [0, 1, 2, 3], rounds=500)
 
 
 def grid_w3() -> dict[str, Any]:
-    return grid("w3", works.W3, plain.w3_model, [0.005, 0.01, 0.05, 0.1, 0.5, 1.0], [0, 1, 2, 3, 4], rounds=1500)
+    return grid("w3", works.W3, [0.005, 0.01, 0.05, 0.1, 0.5, 1.0], [0, 1, 2, 3, 4], rounds=1500)
 
 
-def grid(
-    name: str, work: works.Work, model: Callable[[], nn.Module], etas: list[float], seeds: list[int], rounds: int
-) -> dict[str, Any]:
+def grid(name: str, work: works.Work, etas: list[float], seeds: list[int], rounds: int) -> dict[str, Any]:
     """A whole experiment through `fewrounds run`: starting processes, loading, evaluating and saving included."""
     data = tensors(work)
-    loop = plain.LocalSGDLoop(model(), data, work)
-    few = 3 if name == "w1" else 20
+    few = 3 if name == "w1" else 40
     with tempfile.TemporaryDirectory() as folder, measure.alone():
         X, y = (np.concatenate([part[i].numpy() for part in data]) for i in (0, 1))
         fifth = len(y) // 5
@@ -65,28 +60,26 @@ def grid(
         warm = [*command, "warm", "--set", "train.rounds=1", "--set", f"train.seed={seeds[:2]}"]
         quiet = {"cwd": folder, "check": True, "capture_output": True}
         subprocess.run(warm, **quiet)  # data into the cache, steps compiled
-        plain_before = [measure.timed(loop.round) for _ in range(few)]
+        before = plain_processes(name, few, 1)
         seconds = measure.timed(lambda: subprocess.run([*command, "out"], **quiet))
-        plain_times = plain_before + [measure.timed(loop.round) for _ in range(few)]
-        two = two_plain_processes(name, few)
+        usual = (before + plain_processes(name, few, 1)) / 2
+        two = plain_processes(name, few, 2) / 2
     runs = len(etas) * len(seeds)
     one = seconds / (runs * rounds)
-    usual = float(np.median(plain_times))
     times = {"ours": one, "plain": usual, "two plain processes": two, "whole grid": seconds}
     found = {"ratio": one / usual, "seconds": times}
     return {f"{name}, {runs} runs of {rounds} rounds": found}
 
 
-def two_plain_processes(name: str, rounds: int) -> float:
-    """Seconds a round of the plain loop takes when two of them run side by side, halved: what two cores can do."""
-    code = f"import grids; print(grids.plain_rounds({name!r}, {rounds}))"
-    command = [sys.executable, "-c", code]
-    both = [subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    return sum(float(process.communicate()[0]) for process in both) / 2 / 2
+def plain_processes(name: str, rounds: int, count: int) -> float:
+    """Seconds a round of the plain loop takes in a process of its own, beside others that do the same."""
+    command = [sys.executable, "-c", f"import grids; print(grids.plain_rounds({name!r}, {rounds}))"]
+    started = [subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    return sum(float(process.communicate()[0]) for process in started) / count
 
 
 def plain_rounds(name: str, rounds: int) -> float:
-    """Median seconds of a plain round, beside another process that does the same."""
+    """Median seconds of a plain round."""
     alone_on_a_core()
     work, model = {"w1": (works.W1, plain.w1_model), "w3": (works.W3, plain.w3_model)}[name]
     loop = plain.LocalSGDLoop(model(), tensors(work), work)

@@ -84,14 +84,18 @@ def _details(results: dict[str, Any]) -> list[tuple[str, ...]]:
             rows.append(
                 (
                     f"{'grid ' if part.startswith('grid') else part.upper() + ' '}{name}",
-                    f"{1e3 * t['ours']:.3g} ms",
-                    f"{1e3 * t['plain']:.3g} ms",
+                    _milliseconds(t["ours"]),
+                    _milliseconds(t["plain"]),
                     f"{found['ratio']:.3f}" + _range(found),
                     f"{t['ours'] / default:.3f}" if default else "",
                     ", ".join(beside),
                 )
             )
     return rows
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f} ms" if seconds > 0.1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _range(found: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """One point of the growth in P: `python scaling.py METHOD P` prints seconds a worker and round, and memory, as JSON.
 
 Every worker has 50 samples of 3,072 numbers and takes K = 8 steps of batch 16, whatever P is, so it costs the same;
-the number of rounds is chosen so that the total work is the same too.
+the number of rounds is chosen so that the total work is the same too, and whole stages (of two rounds) are counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 import fewrounds as fr
 from fewrounds.methods.base import REGISTRY as METHODS
 
-SAMPLES, K, b, TOTAL = 50, 8, 16, 3000
+SAMPLES, K, b, TOTAL = 50, 8, 16, 4000
 
 
 def main(name: str, P: int) -> None:

@@ -246,10 +246,10 @@ def test_auto_compiles_in_a_long_run_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [How.TRACED, How.COMPILED]
 
 
-def test_evaluation_is_a_tenth_of_the_gradients() -> None:
+def test_evaluation_is_a_twelfth_of_the_gradients() -> None:
     worker, test = range(5000), range(10_000)
     # The paper's model: 10 workers × 5,000 samples; a round of Local SGD takes 10,240 gradients, an evaluation 55,000.
-    assert default_cadence(3000, 1024, [worker] * 10, test) == math.ceil(10 * 55_000 / 10_240) == 54
+    assert default_cadence(3000, 1024, [worker] * 10, test) == math.ceil(12 * 55_000 / 10_240) == 65
     assert default_cadence(200, 1024, [worker] * 10, test) == 40, "five at least"
     assert default_cadence(20_000, 1024, [worker] * 10, test) == 200, "a hundred at most"
     assert default_cadence(3, 1024, [worker] * 10, test) == 1

@@ -20,6 +20,10 @@ from fewrounds.methods.base import Method, State
 from fewrounds.progress import Progress
 
 
+SHARE = 12
+"""By default rounds take so many gradients for one that evaluations take, which are then under a tenth of the time."""
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """What a callback gets after every round."""
@@ -164,7 +168,7 @@ def default_cadence(rounds: int, gradients_per_round: float, sources: Sequence[A
     """
     train = sum(evaluated_samples(source) for source in sources)
     full = train + (evaluated_samples(test) / 2 if test is not None else 0)
-    affordable = math.ceil(10 * full / (gradients_per_round * len(sources)))
+    affordable = math.ceil(SHARE * full / (gradients_per_round * len(sources)))
     return max(1, rounds // 100, min(affordable, rounds // 5))
 
 

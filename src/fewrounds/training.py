@@ -99,7 +99,7 @@ def train(
     seed                decides every draw: same seed, same samples, whatever the method
     weights             "uniform", or "size" to weigh the mean and the draw of p̂ by the workers' sizes
     evaluate_every      rounds between evaluations over all train and test data; by default about 100 in a run, or
-                        fewer (at least 5), so that they take about a tenth of the time. The start and the end are
+                        fewer (at least 5), so that they take less than a tenth of the time. The start and the end are
                         always evaluated
     evaluate_last       the last rounds, all of which are evaluated; those that evaluate_every would leave out have no
                         gradient_norm, which takes as long as all the rest
