@@ -19,7 +19,6 @@ from fewrounds.ledger import Ledger
 from fewrounds.methods.base import Method, State
 from fewrounds.progress import Progress
 
-
 SHARE = 12
 """By default rounds take so many gradients for one that evaluations take, which are then under a tenth of the time."""
 
