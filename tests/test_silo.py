@@ -198,7 +198,7 @@ def test_the_mean_over_those_who_answer(tmp_path: Path) -> None:
         total = sum(sizes[p] for p in here)
         step = np.zeros_like(case.x0)
         for p in here:
-            index = draws.integers("gradient", round, p, sizes[p], (1, 3))[0]
+            index = draws.integers("local", round, p, sizes[p], (1, 3))[0]
             step += sizes[p] / total * case.gradient(p, x.numpy(), index)
         x = x - 0.05 * torch.tensor(step)
     torch.testing.assert_close(found.x, x, rtol=1e-9, atol=1e-9)
