@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewrounds.errors import FewroundsError, SettingError
 from fewrounds.silo.provision import ADMIN
 from fewrounds.silo.settings import Silo
 
 POLL = 1.0
+ATTEMPTS = 3
+"""So many jobs in a row that end without a single round are no accident."""
 STALLED = 60.0
 """A job whose server does not answer, or has lost it, for so long is given up and submitted again."""
 
@@ -43,21 +45,30 @@ class Federation:
         if not (kit / "startup").is_dir():
             raise SettingError(f"{kit} is no coordinator's kit: run `fewrounds silo provision FILE` first")
         self.kit = kit
+        self._open: Any = None
 
     @contextmanager
     def session(self, seconds: float = 10.0) -> Iterator[Any]:
+        """FLARE's session, kept open from one command to the next; after a fault the next command opens another."""
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        with contextlib.redirect_stdout(io.StringIO()):
+        if self._open is None:
             try:
-                session = new_secure_session(ADMIN, str(self.kit), timeout=seconds)
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self._open = new_secure_session(ADMIN, str(self.kit), timeout=seconds)
             except Exception as error:
                 raise FederationError(f"the server does not answer: {' '.join(str(error).split())[:200]}") from None
         try:
-            yield session
-        finally:
-            with contextlib.suppress(Exception):
-                session.close()
+            yield self._open
+        except Exception as error:
+            self.close()
+            raise FederationError(f"the server has refused: {' '.join(str(error).split())[:200]}") from None
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._open is not None:
+                self._open.close()
+        self._open = None
 
     def connected(self) -> Connected:
         with self.session() as session:
@@ -77,13 +88,16 @@ class Federation:
         try:
             with self.session(5.0) as session:
                 found = session.do_app_command(job, PROGRESS, {})
-        except Exception:
+        except FederationError:
             return None
         return found if isinstance(found, dict) and "round" in found else None
 
     def status(self, job: str) -> str:
-        with self.session() as session:
-            return str(session.get_job_status(job))
+        try:
+            with self.session() as session:
+                return str(session.get_job_status(job))
+        except FederationError as error:
+            return str(error)
 
     def abort(self, job: str) -> None:
         with contextlib.suppress(Exception), self.session() as session:
@@ -126,7 +140,7 @@ def write_job(silo: Silo, run: str, sites: list[str], folder: Path) -> Path:
     }
     recipe = CollabRecipe(
         f"fewrounds-{silo.name}", server=Coordinator(plan), client=SiteJob(), min_clients=len(sites),
-        sync_task_timeout=120,
+        sync_task_timeout=silo.loss.answer_seconds,
     )  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
         job = recipe.finalize()
@@ -150,19 +164,16 @@ def run(
     if not name_file.exists():
         name_file.write_text(f"{silo.name}-{secrets.token_hex(6)}")
     name = name_file.read_text().strip()
+    furthest, in_vain = 0, 0
     while True:
-        sites = _wait_for_sites(federation, silo, say)
-        job = federation.submit(silo, name, sites)
-        say(f"job {job[:8]} submitted to {', '.join(sites)}")
-        try:
-            ended = _watch(federation, job, show)
-        except KeyboardInterrupt:
-            federation.abort(job)
-            say("stopped; the same command goes on from the last whole round")
-            raise
-        outcome = federation.fetch(job, folder) if ended else None
+        reached, outcome = _once(federation, silo, name, folder, say, show)
+        in_vain = 0 if reached.round > furthest else in_vain + 1
+        furthest = max(furthest, reached.round)
+        if outcome is None and in_vain >= ATTEMPTS:
+            what = f"{ATTEMPTS} jobs in a row ended without a round ({reached.status})"
+            raise FederationError(f"{what}: the reason is in the server's log")
         if outcome is None:
-            say("the job was lost; it goes on from its last whole round")
+            say(f"the job was lost ({reached.status}); it goes on from its last whole round")
         elif outcome["outcome"] == "stopped" or (outcome["outcome"] == "lost" and silo.loss.on_loss == "stop"):
             raise FederationError(outcome["reason"])
         elif outcome["outcome"] == "lost":
@@ -170,6 +181,33 @@ def run(
         else:
             (folder / "history.json").write_text(json.dumps(outcome, indent=1))
             return outcome
+
+
+def _once(
+    federation: Federation,
+    silo: Silo,
+    name: str,
+    folder: Path,
+    say: Callable[[str], None],
+    show: Callable[[dict[str, Any]], None],
+) -> tuple[Reached, dict[str, Any] | None]:
+    """One job: how far it came, and its outcome if it has left one."""
+    sites = _wait_for_sites(federation, silo, say)
+    try:
+        job = federation.submit(silo, name, sites)
+    except FederationError as error:
+        time.sleep(POLL)
+        return Reached(False, str(error), 0), None
+    say(f"job {job[:8]} submitted to {', '.join(sites)}")
+    try:
+        reached = _watch(federation, job, silo.loss.answer_seconds, show)
+    except KeyboardInterrupt:
+        federation.abort(job)
+        say("stopped; the same command goes on from the last whole round")
+        raise
+    with contextlib.suppress(FederationError):
+        return reached, federation.fetch(job, folder) if reached.ended else None
+    return reached, None
 
 
 def _wait_for_sites(federation: Federation, silo: Silo, say: Callable[[str], None]) -> list[str]:
@@ -205,21 +243,30 @@ def _wait_for_sites(federation: Federation, silo: Silo, say: Callable[[str], Non
         time.sleep(POLL)
 
 
-def _watch(federation: Federation, job: str, show: Callable[[dict[str, Any]], None]) -> bool:
-    """Follow a job until it has ended. False if it is lost: no sign of progress for a while."""
-    sign, last = time.monotonic(), None
+class Reached(NamedTuple):
+    """How far a job came."""
+
+    ended: bool
+    status: str
+    round: int
+
+
+def _watch(federation: Federation, job: str, start_seconds: float, show: Callable[[dict[str, Any]], None]) -> Reached:
+    """Follow a job until it has ended, or gives no sign of life for a while; sites may take longer to start."""
+    sign, status = time.monotonic(), "not started"
+    last: dict[str, Any] | None = None
     while True:
-        try:
-            status = federation.status(job)
-        except FederationError:
-            status = "unknown"
+        status = federation.status(job)
+        round = int(last["round"]) if last else 0
         if status.startswith("FINISHED"):
-            return True
+            return Reached(True, status, round)
         found = federation.progress(job) if status == "RUNNING" else None
-        if found is not None and found != last:
-            show(found)
-            sign, last = time.monotonic(), found
-        if time.monotonic() - sign > STALLED and found is None:
+        if found is not None:
+            sign = time.monotonic()
+            if last is None or found["round"] != last["round"]:
+                show(found)
+            last = found
+        if time.monotonic() - sign > (STALLED if last else max(STALLED, start_seconds)):
             federation.abort(job)
-            return False
+            return Reached(False, status, round)
         time.sleep(POLL)

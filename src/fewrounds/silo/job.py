@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import queue
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,6 +26,10 @@ from fewrounds.silo.site import Site, load_definition
 
 PROGRESS = "fewrounds"
 """The command by which the coordinator asks a running job how far it is."""
+PING_SECONDS = 10.0
+"""How often a site that has not answered yet is asked whether it is still there, and how long it may take to say so."""
+PINGS = 2
+"""A site that has not said so so many times in a row is lost."""
 OUTCOME = "outcome.json"
 MODEL = "model.safetensors"
 
@@ -48,6 +54,10 @@ class SiteJob:
             return {"error": "its site.py cannot be used: the reason is in the site's own log"}
         return self.site.answer(message)
 
+    @collab.publish
+    def alive(self) -> bool:
+        return True
+
 
 class FlareSites:
     """The way to the sites through FLARE."""
@@ -58,21 +68,49 @@ class FlareSites:
         self.present = [p for p, name in enumerate(names) if name in {client.name for client in collab.clients}]
 
     def ask(self, message: Message, workers: Sequence[int]) -> dict[int, Message | SiteLostError]:
-        group = collab.get_clients([self.names[p] for p in workers])
-        results = group(timeout=self.seconds).ask(message)
-        found = dict(results)
+        """Wait for the answers; a site that takes long is asked now and then whether it is still there."""
+        names = {self.names[p]: p for p in workers}
+        results = collab.get_clients(list(names))(timeout=self.seconds, blocking=False).ask(message)
+        heard: queue.SimpleQueue[tuple[str, Message] | None] = queue.SimpleQueue()
+
+        def listen() -> None:
+            for found in results:
+                heard.put(found)
+            heard.put(None)
+
+        threading.Thread(target=listen, daemon=True).start()
         out: dict[int, Message | SiteLostError] = {}
-        for p in workers:
-            name = self.names[p]
-            if name in found:
-                out[p] = found[name]
+        silent: dict[str, int] = {}
+        while len(out) < len(names):
+            try:
+                found = heard.get(timeout=PING_SECONDS)
+            except queue.Empty:
+                waiting = [name for name, p in names.items() if p not in out]
+                silent = {name: silent.get(name, 0) + 1 for name in self._not_there(waiting)}
+                for name in [name for name, times in silent.items() if times >= PINGS]:
+                    out[names[name]] = SiteLostError("it does not answer any more")
                 continue
-            failure = results.failures.get(name)
-            if isinstance(failure, RunAborted) or isinstance(getattr(failure, "cause", None), RunAborted):
-                raise RunAborted(str(failure))
-            reason = " ".join(str(getattr(failure, "cause", failure)).split())[:200]
-            out[p] = SiteLostError(f"no answer within {self.seconds:g} s ({reason})")
+            if found is None:  # all have answered, or failed
+                for name, p in names.items():
+                    if p not in out:
+                        out[p] = _lost(results.failures.get(name), self.seconds)
+            else:
+                name, reply = found
+                out.setdefault(names[name], reply)
         return out
+
+    def _not_there(self, names: Sequence[str]) -> list[str]:
+        """Those of these sites that do not say that they are there."""
+        results = collab.get_clients(list(names))(timeout=PING_SECONDS).alive()
+        answered = {name for name, _ in results}
+        return [name for name in names if name not in answered]
+
+
+def _lost(failure: Any, seconds: float) -> SiteLostError:
+    cause = getattr(failure, "cause", failure)
+    if isinstance(failure, RunAborted) or isinstance(cause, RunAborted):
+        raise RunAborted(str(failure))
+    return SiteLostError(f"no answer within {seconds:g} s ({' '.join(str(cause).split())[:200]})")
 
 
 class Coordinator:

@@ -36,10 +36,11 @@ RIGHTS = {
             "operate": "none",
             "shell_commands": "none",
             "byoc": "none",
+            "app_command": "any",
         }
     },
 }
-"""The coordinator may submit, stop and look at jobs: no code of its own, no look into files, no restart."""
+"""The coordinator may submit, stop and ask jobs: no code of its own, no look into files, no restart."""
 
 EXAMPLE = '''"""This site's part: fill in both functions and save this file as site.py in this folder."""
 
