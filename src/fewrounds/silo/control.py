@@ -205,6 +205,8 @@ def _once(
         federation.abort(job)
         say("stopped; the same command goes on from the last whole round")
         raise
+    if reached.outcome is not None:
+        return reached, reached.outcome
     with contextlib.suppress(FederationError):
         return reached, federation.fetch(job, folder) if reached.ended else None
     return reached, None
@@ -249,6 +251,8 @@ class Reached(NamedTuple):
     ended: bool
     status: str
     round: int
+    outcome: dict[str, Any] | None = None
+    """What the job has said itself."""
 
 
 def _watch(federation: Federation, job: str, start_seconds: float, show: Callable[[dict[str, Any]], None]) -> Reached:
@@ -266,6 +270,9 @@ def _watch(federation: Federation, job: str, start_seconds: float, show: Callabl
             if last is None or found["round"] != last["round"]:
                 show(found)
             last = found
+            if "outcome" in found:
+                federation.abort(job)
+                return Reached(True, status, int(found["round"]), found["outcome"])
         if time.monotonic() - sign > (STALLED if last else max(STALLED, start_seconds)):
             federation.abort(job)
             return Reached(False, status, round)

@@ -155,3 +155,5 @@ class Coordinator:
             write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
             outcome = {"outcome": ran.outcome, "rows": list(ran.rows), "ledger": ran.ledger.to_json()}
         write_whole(result / OUTCOME, json.dumps(outcome).encode())
+        if "reason" in outcome:  # FLARE may wait long for a site that is gone before it ends the job
+            progress["outcome"] = outcome
