@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         register,
     )
     from fewrounds.problem import Problem
-    from fewrounds.training import Result, RoundRecord, train
+    from fewrounds.rounds import RoundRecord
+    from fewrounds.training import Result, train
 
 __version__ = "0.1.0"
 
@@ -55,7 +56,8 @@ _HOME = {
         "register",
     ),
     "fewrounds.problem": ("Problem",),
-    "fewrounds.training": ("Result", "RoundRecord", "train"),
+    "fewrounds.rounds": ("RoundRecord",),
+    "fewrounds.training": ("Result", "train"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -95,6 +95,8 @@ class Ranks:
 
     def __init__(self, device: torch.device) -> None:
         import torch.distributed as dist
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
         if not dist.is_available():
             raise SettingError("engine = 'torchrun': this torch was built without torch.distributed")
@@ -106,9 +108,9 @@ class Ranks:
                 )
             if device.type == "cuda":
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            store, rank, size = next(dist.rendezvous("env://"))
+            store, rank, size = next(rendezvous("env://"))
             # torchrun may restart the ranks with the store they had, and the addresses of the dead in it.
-            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         self._dist = dist

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from fewrounds.methods.base import Method
     from fewrounds.problem import Problem
-    from fewrounds.training import Result, RoundRecord
+    from fewrounds.rounds import RoundRecord
+    from fewrounds.training import Result
 
 LARGE = 50_000_000
 """Bytes from which on a data set that was read into memory is put in the cache instead."""

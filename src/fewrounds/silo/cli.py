@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ def _needs_flare() -> None:
         import nvflare  # noqa: F401
     except ImportError:
         raise SettingError("this needs NVIDIA FLARE: pip install 'fewrounds[silo]'") from None
+    logging.disable(logging.CRITICAL)  # FLARE's own, here: what matters is said in lines of ours
 
 
 def _say(text: str) -> None:

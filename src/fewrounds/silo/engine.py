@@ -145,7 +145,7 @@ class SiloEngine(BaseEngine):
     ) -> dict[int, Parts]:
         """What each of these sites that answers sends for the task."""
         numbers = [self._numbered(vector) for vector in vectors]
-        message = {
+        message: Message = {
             "do": "task",
             "task": name_of(task),
             "settings": settings,
