@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -108,12 +109,14 @@ def status(file: File, kits: Kits = None, sets: Sets = None) -> None:
     from fewrounds.silo.control import Federation
 
     federation = Federation((kits or _kits(file, silo.name)) / "coordinator")
-    found = federation.connected()
-    for name in silo.sites:
-        print(f"{name:20} {'connected' if name in found.sites else 'not connected'}")
-    for job in found.jobs:
-        progress = federation.progress(job)
-        print(f"job {job[:8]}: " + (f"round {progress['round']} of {progress['rounds']}" if progress else "starting"))
+    with contextlib.closing(federation):
+        found = federation.connected()
+        for name in silo.sites:
+            print(f"{name:20} {'connected' if name in found.sites else 'not connected'}")
+        for job in found.jobs:
+            progress = federation.progress(job)
+            where = f"round {progress['round']} of {progress['rounds']}" if progress else "starting"
+            print(f"job {job[:8]}: {where}")
 
 
 @app.command()

@@ -164,6 +164,20 @@ def run(
     if not name_file.exists():
         name_file.write_text(f"{silo.name}-{secrets.token_hex(6)}")
     name = name_file.read_text().strip()
+    try:
+        return _to_the_end(federation, silo, name, folder, say, show)
+    finally:
+        federation.close()  # its threads would keep this process alive
+
+
+def _to_the_end(
+    federation: Federation,
+    silo: Silo,
+    name: str,
+    folder: Path,
+    say: Callable[[str], None],
+    show: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
     furthest, in_vain = 0, 0
     while True:
         reached, outcome = _once(federation, silo, name, folder, say, show)
