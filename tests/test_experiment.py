@@ -310,6 +310,9 @@ def test_step_sizes_that_another_experiment_chose(finished: Path, tmp_path: Path
     assert len(used) == 4
     for cell, etas in used.items():
         assert etas.tolist() == chosen[cell].tolist()
+    known = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "train.budget=16", "--dry-run")
+    assert known.returncode == 0, known.stderr
+    assert "\n0 single-sample gradients to compute" in known.stdout, "all of them are there"
     asked = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "partition.q=0.5")
     assert asked.returncode == 2
     assert f"train.eta_from = '{finished}': no step size was chosen there for local-sgd q=0.5" in asked.stderr

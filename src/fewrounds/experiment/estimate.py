@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
-from fewrounds.experiment.store import Store
+from fewrounds.experiment.store import Store, known_eta
 from fewrounds.experiment.work import cadence_of, data_digest, execute, method_of, parts_of, prepare, problem_of
 
 
@@ -28,12 +28,13 @@ class Estimate:
 def estimate(experiment: Experiment, store: Store) -> Estimate:
     """Counts are exact; the time is measured on two rounds of every method and scaled, so it is rough."""
     cells = grid.cells(experiment)
-    eta = 0.1 if experiment.train.eta is None else None
     rates: dict[str, tuple[float, float]] = {}
     gradients = seconds = 0.0
     disk = known = tuning = report = 0
     for cell in cells:
         tuned = grid.tuning_runs(experiment, cell)
+        # with tuning, it is not known yet which step size will be reported
+        eta = known_eta(experiment, cell) if experiment.tuning is None else 0.1
         reported = grid.report_runs(experiment, cell, eta)
         tuning, report = tuning + len(tuned), report + len(reported)
         method_name = cell.train["method"]
@@ -47,8 +48,7 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         usual = rounds // cadence_of(example)
         digest = data_digest(example)
         for specs in (tuned, reported):
-            # with tuning, it is not known yet which step sizes will be reported
-            may_be_there = specs is tuned or experiment.train.eta is not None
+            may_be_there = specs is tuned or experiment.tuning is None
             there = sum(may_be_there and store.is_done(spec.fingerprint(digest)) for spec in specs)
             known += there
             to_do = len(specs) - there

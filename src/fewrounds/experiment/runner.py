@@ -20,7 +20,7 @@ from fewrounds.experiment import grid, tuning
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
-from fewrounds.experiment.store import DONE, Store, now, setting_columns
+from fewrounds.experiment.store import DONE, Store, known_eta, now, setting_columns
 from fewrounds.experiment.work import check, data_digest, prepare
 
 if TYPE_CHECKING:
@@ -162,10 +162,8 @@ class Runner:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
                 self._tuning.append((cell, tried))
-            elif self.experiment.train.eta_from is not None:
-                self._add(grid.report_runs(self.experiment, cell, chosen_eta(self.experiment.train.eta_from, cell)))
             else:
-                self._add(grid.report_runs(self.experiment, cell, None))
+                self._add(grid.report_runs(self.experiment, cell, known_eta(self.experiment, cell)))
         to_come = len(self._tuning) * len(self.experiment.train.seed)
         self._choose()
         self._save_grid()
@@ -272,27 +270,6 @@ class Runner:
             self._choose()
             progress.add({new: self.specs[new] for new in self.specs if new not in known})
             self._save_grid()
-
-
-def chosen_eta(folder: str, cell: RunSpec) -> float:
-    """The step size that an experiment has chosen for the same method and split: at the same budget if it has it."""
-    wanted = setting_columns(cell.identity())
-    alike = [
-        choice
-        for choice in Store(folder).grid()["chosen"]
-        if all(choice.get(key) == value for key, value in wanted.items() if key not in ("budget", "rounds"))
-    ]
-    same_budget = [choice for choice in alike if choice["budget"] == wanted["budget"]]
-    etas = {choice["eta"] for choice in same_budget or alike}
-    where = cell.label(eta=False)
-    if not etas:
-        raise SettingError(f"train.eta_from = {folder!r}: no step size was chosen there for {where}")
-    if len(etas) > 1:
-        raise SettingError(f"train.eta_from = {folder!r}: several step sizes were chosen there for {where}: {etas}")
-    (eta,) = etas
-    if eta is None:
-        raise SettingError(f"train.eta_from = {folder!r}: every step size diverged there for {where}")
-    return float(eta)
 
 
 def _kind(spec: RunSpec) -> str:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import filelock
 from pyarrow import ArrowException, parquet
 
-from fewrounds.errors import ResultsError, one_line
+from fewrounds.errors import ResultsError, SettingError, one_line
+from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 
 if TYPE_CHECKING:
@@ -182,6 +183,33 @@ def setting_columns(spec: dict[str, Any]) -> dict[str, Any]:
         **{key: spec["train"][key] for key in ("method", "budget", "budget_mode", "rounds", "weights")},
         **spec["settings"],
     }
+
+
+def known_eta(experiment: Experiment, cell: RunSpec) -> float | None:
+    """The step size of a cell that is not tuned: another experiment's choice, or None to run every one of the file."""
+    folder = experiment.train.eta_from
+    return None if folder is None else _chosen_eta(folder, cell)
+
+
+def _chosen_eta(folder: str, cell: RunSpec) -> float:
+    """The step size that an experiment has chosen for the same method and split: at the same budget if it has it."""
+    wanted = setting_columns(cell.identity())
+    alike = [
+        choice
+        for choice in Store(folder).grid()["chosen"]
+        if all(choice.get(key) == value for key, value in wanted.items() if key not in ("budget", "rounds"))
+    ]
+    same_budget = [choice for choice in alike if choice["budget"] == wanted["budget"]]
+    etas = {choice["eta"] for choice in same_budget or alike}
+    where = cell.label(eta=False)
+    if not etas:
+        raise SettingError(f"train.eta_from = {folder!r}: no step size was chosen there for {where}")
+    if len(etas) > 1:
+        raise SettingError(f"train.eta_from = {folder!r}: several step sizes were chosen there for {where}: {etas}")
+    (eta,) = etas
+    if eta is None:
+        raise SettingError(f"train.eta_from = {folder!r}: every step size diverged there for {where}")
+    return float(eta)
 
 
 def environment() -> dict[str, Any]:

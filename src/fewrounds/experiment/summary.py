@@ -16,7 +16,7 @@ from fewrounds.errors import SettingError
 from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.progress import duration
-from fewrounds.experiment.store import Store, load_results
+from fewrounds.experiment.store import Store, known_eta, load_results
 
 if TYPE_CHECKING:
     import pandas
@@ -164,16 +164,17 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     shown = table("The grid", ["method", "split", "budget", "rounds", "η", "runs"], left=2)
     for cell in grid.cells(experiment):
         how = [f"{k}={cell.partition[k]:g}" for k in ("q", "alpha") if cell.partition[k] is not None]
-        etas = experiment.tuning.eta if experiment.tuning else experiment.train.eta or []
-        tuned = len(grid.tuning_runs(experiment, cell))
-        reported = len(grid.report_runs(experiment, cell, etas[0] if experiment.tuning else None))
+        tuned = grid.tuning_runs(experiment, cell)
+        eta = tuned[0].train["eta"] if tuned else known_eta(experiment, cell)
+        reported = grid.report_runs(experiment, cell, eta)
+        etas = {spec.train["eta"]: None for spec in tuned or reported}
         shown.add_row(
             cell.train["method"],
             " ".join([cell.partition["kind"], *how]),
             str(cell.train["budget"] or "-"),
             str(cell.train["rounds"]),
-            f"{len(etas)} tried" if experiment.tuning else " ".join(f"{eta:g}" for eta in etas),
-            f"{tuned} + {reported}" if tuned else str(reported),
+            f"{len(etas)} tried" if tuned else " ".join(f"{eta:g}" for eta in etas),
+            f"{len(tuned)} + {len(reported)}" if tuned else str(len(reported)),
         )
     Console().print(shown)
     found = estimate(experiment, Store(folder))
