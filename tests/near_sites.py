@@ -28,15 +28,20 @@ class NearSites:
     def names(self) -> list[str]:
         return [f"site-{p + 1}" for p in range(len(self.definitions))]
 
-    def restart(self) -> None:
+    def restart(self, workers: Sequence[int] | None = None) -> None:
         """New processes: all that a site still knows is on its disk."""
-        self.sites = [
+        new = [
             Site(name, definition, self.folder / name)
             for name, definition in zip(self.names, self.definitions, strict=True)
         ]
+        kept = [p for p in range(len(self.sites)) if workers is not None and p not in workers]
+        self.sites = [self.sites[p] if p in kept else site for p, site in enumerate(new)]
 
     def ask(self, message: dict, workers: Sequence[int]) -> dict[int, Any]:
         return {p: SiteLostError("no answer in 1 s") if p in self.lost else self._ask(message, p) for p in workers}
+
+    def is_there(self, p: int) -> bool:
+        return p not in self.lost
 
     def _ask(self, message: dict, p: int) -> Any:
         only_plain(message)

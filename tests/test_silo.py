@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import fewrounds as fr
 from cluster.every_method import ROUNDS, SIZES, methods
+from fewrounds.ledger import Ledger
 from fewrounds.rounds import Ran
 from fewrounds.silo.lead import Plan, lead
 from fewrounds.silo.messages import SiteError, SiteLostError, task_named
@@ -202,6 +203,58 @@ def test_the_mean_over_those_who_answer(tmp_path: Path) -> None:
             step += sizes[p] / total * case.gradient(p, x.numpy(), index)
         x = x - 0.05 * torch.tensor(step)
     torch.testing.assert_close(found.x, x, rtol=1e-9, atol=1e-9)
+    assert found.ledger.missed == (0, 3, 0)
+    assert found.ledger.gradients == (18, 9, 18)
+    assert found.ledger.vectors_up == 3 * 3 + 3 * 2
+    assert near.bytes == found.ledger.bytes_up + found.ledger.bytes_down
+    assert Ledger.from_json(found.ledger.to_json()) == found.ledger
+
+
+def test_a_lost_site_takes_part_again_when_it_is_back(tmp_path: Path) -> None:
+    """Its process may be another one by then; what it kept is on its disk."""
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    asked: list[tuple[int, int]] = []
+
+    def fate(p: int, message: dict, reply: dict) -> dict:
+        if message["do"] == "task":
+            asked.append((message["round"], p))
+            if message["round"] == 2 and p == 2:
+                near.lost.add(1)
+            if message["round"] == 5 and p == 2:
+                near.restart([1])
+                near.lost.clear()
+        return reply
+
+    near.spoil = fate
+    absent: list[tuple[int, ...]] = []
+    note = lambda record: absent.append(record.absent)  # noqa: E731
+    found = run(near, case, SCAFFOLD, 8, least=2, retry_seconds=0, callbacks=[note])
+    assert absent == [(), (), (1,), (1,), (1,), (), (), ()]
+    assert found.ledger.missed == (0, 3, 0)
+    assert {round for round, p in asked if p == 1} == {1, 2, 6, 7, 8}
+    assert torch.isfinite(found.x).all()
+    X, y = case.workers[1]
+    near.definitions[1] = Definition(case.problem, (X + 0.1, y))
+    near.restart([1])
+    (tmp_path / "coordinator" / "checkpoint").rename(tmp_path / "coordinator" / "old")
+    with pytest.raises(SiteError, match="site site-2 has come back with other data"):
+        run(near, case, SCAFFOLD, 8, least=2, retry_seconds=0, present=[0, 2])
+
+
+def test_participants_are_drawn_among_those_who_are_there(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    run(near, case, rounds=1)
+    (tmp_path / "coordinator" / "checkpoint").rename(tmp_path / "coordinator" / "old")
+    near.lost.add(1)
+    asked: list[int] = []
+    near.spoil = lambda p, message, reply: (message["do"] == "task" and asked.append(p)) or reply
+    method = fr.LocalSGD(eta=0.05, K=2, b=2, participants=1)
+    found = run(near, case, method, 20, least=1, present=[0, 2])
+    assert set(asked) == {0, 2}
+    assert found.ledger.missed == (0, 20, 0)
+    assert len(asked) == 20
 
 
 def test_a_new_worker_is_drawn_when_the_picked_one_is_lost(tmp_path: Path) -> None:

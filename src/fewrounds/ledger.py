@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,8 @@ class Ledger:
     rounds: int = 0
     vectors_up: int = 0
     vectors_down: int = 0
+    missed: tuple[int, ...] = ()
+    """Rounds that were done without a worker, by worker; () as long as there is none (only silos can have some)."""
 
     @property
     def gradients_per_worker(self) -> float:
@@ -35,14 +38,20 @@ class Ledger:
     def bytes_down(self) -> int:
         return self.vectors_down * self.vector_bytes
 
-    def after_round(self, gradients: dict[int, int], vectors_up: int, vectors_down: int) -> Ledger:
-        """The ledger after one more round that cost this much."""
+    def after_round(
+        self, gradients: dict[int, int], vectors_up: int, vectors_down: int, absent: Collection[int] = ()
+    ) -> Ledger:
+        """The ledger after one more round that cost this much and was done without the absent workers."""
+        missed = self.missed
+        if absent:
+            missed = tuple(n + (p in absent) for p, n in enumerate(missed or (0,) * len(self.gradients)))
         return replace(
             self,
             rounds=self.rounds + 1,
             gradients=tuple(count + gradients.get(p, 0) for p, count in enumerate(self.gradients)),
             vectors_up=self.vectors_up + vectors_up,
             vectors_down=self.vectors_down + vectors_down,
+            missed=missed,
         )
 
     def columns(self) -> dict[str, float]:
@@ -62,8 +71,9 @@ class Ledger:
             "rounds": self.rounds,
             "vectors_up": self.vectors_up,
             "vectors_down": self.vectors_down,
+            **({"missed": list(self.missed)} if self.missed else {}),
         }
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Ledger:
-        return cls(**{**content, "gradients": tuple(content["gradients"])})
+        return cls(**{**content, **{key: tuple(content.get(key, ())) for key in ("gradients", "missed")}})

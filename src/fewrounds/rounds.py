@@ -35,6 +35,8 @@ class RoundRecord:
     ledger: Ledger
     row: dict[str, float] | None
     """The row of `history`, if this round was evaluated."""
+    absent: tuple[int, ...] = ()
+    """The workers that were gone (silos only)."""
 
 
 class Ran(NamedTuple):
@@ -95,6 +97,7 @@ class Rounds:
                     self.engine.begin(done + 1)
                     new_state = self.method.round(state, self.engine)
                     self.engine.commit()
+                    absent = tuple(self.engine.absent)
                     now = seconds + time.perf_counter() - began
                     row = self._evaluate(done + 1, new_state, now) if self._is_due(done + 1) else None
                     if row is not None:
@@ -111,7 +114,7 @@ class Rounds:
                         now,
                         "diverged" if diverged else outcome,
                     )
-                    self._call_back(done, state.x, committed.ledger, row)
+                    self._call_back(done, state.x, committed.ledger, row, absent)
                     progress.update(done, row)
                     if checkpoints:
                         due = done - saved_round >= save_rounds or time.monotonic() - saved_at >= save_seconds
@@ -134,10 +137,12 @@ class Rounds:
         points = torch.stack(trace) if trace is not None else None
         return Ran(self.method.output(state), tuple(history), points, self.engine.committed.ledger, outcome)
 
-    def _call_back(self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None) -> None:
+    def _call_back(
+        self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None, absent: tuple[int, ...]
+    ) -> None:
         for callback in self.callbacks if self.engine.team.rank == 0 else ():
             copy = dict(row) if row is not None else None  # what a callback does to it stays with it
-            callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy))
+            callback(RoundRecord(round, self.rounds, x.clone(), self.engine.picked, ledger, copy, absent))
 
     def _is_due(self, round: int) -> bool:
         return self._is_due_in_full(round) or round > self.rounds - self.evaluate_last

@@ -52,6 +52,8 @@ class BaseEngine(ABC):
         self.draws = draws
         self.team: Team = Alone()
         """The processes that run the same rounds."""
+        self.absent: dict[int, str] = {}
+        """Workers that are gone, and why. Only an engine that can do without some puts any here."""
         self.round = 0
         self.picked = -1
         self.committed = Committed(Ledger(gradients=(0,) * len(self.sizes), vector_bytes=vector_bytes))
@@ -67,8 +69,9 @@ class BaseEngine(ABC):
             self._send_to_all(vectors)
             among = range(len(self.sizes))
         else:
-            self._down += len(among) * sum(not self._is_held(vector) for vector in vectors)
-        out: Out = self._received(self._mean(task, vectors, settings, among), senders=len(among))
+            self._down += self._there(among) * sum(not self._is_held(vector) for vector in vectors)
+        parts = self._mean(task, vectors, settings, among)
+        out: Out = self._received(parts, senders=self._there(among))
         return out
 
     def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
@@ -78,7 +81,8 @@ class BaseEngine(ABC):
 
     def every(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
         self._send_to_all(vectors)
-        out: Out = self._received(self._every(p, task, vectors, settings), senders=len(self.sizes))
+        parts = self._every(p, task, vectors, settings)
+        out: Out = self._received(parts, senders=self._there(range(len(self.sizes))))
         return out
 
     def pick(self) -> int:
@@ -104,7 +108,7 @@ class BaseEngine(ABC):
     def commit(self) -> None:
         """End the round: its counts and its memory become the engine's, in one assignment."""
         gradients, kept = self._finish()
-        ledger = self.committed.ledger.after_round(gradients, self._up, self._down)
+        ledger = self.committed.ledger.after_round(gradients, self._up, self._down, self.absent)
         self.committed = Committed(ledger, kept, tuple(self._held))
 
     @abstractmethod
@@ -142,9 +146,13 @@ class BaseEngine(ABC):
     def _send_to_all(self, vectors: Parts) -> None:
         for vector in vectors:
             if not self._is_held(vector):
-                self._down += len(self.sizes)
+                self._down += self._there(range(len(self.sizes)))
             if not any(vector is held for held in self._held):
                 self._held.append(vector)
+
+    def _there(self, workers: Sequence[int]) -> int:
+        """How many of these workers are not gone."""
+        return sum(p not in self.absent for p in workers) if self.absent else len(workers)
 
     def _received(self, parts: Parts, senders: int) -> Any:
         self._up += senders * len(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +23,9 @@ class Sites(Protocol):
     def ask(self, message: Message, workers: Sequence[int]) -> dict[int, Message | SiteLostError]:
         """Ask these sites the same thing at the same time; what each says, or that it is lost."""
 
+    def is_there(self, p: int) -> bool:
+        """Whether this site answers at all; known soon."""
+
 
 class SiloEngine(BaseEngine):
     """One worker a site. Vectors that a site holds are named by number and not sent again."""
@@ -38,12 +42,15 @@ class SiloEngine(BaseEngine):
         tested: Sequence[float],
         *,
         least: int | None = None,
+        welcome: Callable[[int], bool] = lambda p: False,
+        retry_seconds: float = 60.0,
     ) -> None:
-        """`least`: with how many sites a round may go on where others are lost; None if it may not."""
+        """`least`: with how many sites a round may go on where others are lost; None if it may not.
+
+        Every `retry_seconds`, `welcome` is asked whether a lost site is back and ready.
+        """
         super().__init__(sizes, weights, draws, start.nbytes)
         self.names = tuple(names)
-        self.absent: dict[int, str] = {}
-        """The sites that are gone, and why."""
         self.wire_up = self.wire_down = 0
         """Bytes of vectors that tasks have really moved."""
         self.oldest = 0
@@ -53,6 +60,10 @@ class SiloEngine(BaseEngine):
         self._l2 = l2
         self._tested = tuple(tested)
         self._least = least
+        self._welcome = welcome
+        self._retry_seconds = retry_seconds
+        self._tried = time.monotonic()
+        """When lost sites were last asked whether they are back."""
         self._attempt = secrets.token_hex(8)
         self._gradients: dict[int, int] = {}
         self._numbers: dict[int, tuple[Tensor, int, int]] = {}
@@ -70,6 +81,7 @@ class SiloEngine(BaseEngine):
         if self._least is None or len(self.present) - 1 < self._least:
             raise SiteLostError(f"site {self.names[p]} is lost: {why}")
         self.absent[p] = why
+        self._tried = time.monotonic()
 
     def pick(self) -> int:
         here = set(self.present)
@@ -79,6 +91,12 @@ class SiloEngine(BaseEngine):
         if self.picked in self.absent:  # the last bound is not rounded: the last worker, if it is the absent one
             self.picked = max(here)
         return self.picked
+
+    def participants(self, m: int | None) -> Sequence[int] | None:
+        here = self.present
+        if m is None or not self.absent:
+            return super().participants(m)
+        return [here[i] for i in self.draws.subset(self.round, len(here), min(m, len(here)))]
 
     def restore(self, committed: Committed) -> None:
         self.committed = committed
@@ -111,6 +129,11 @@ class SiloEngine(BaseEngine):
 
     def _begin(self, round: int) -> None:
         self._gradients = {}
+        if self.absent and time.monotonic() - self._tried >= self._retry_seconds:
+            for p in [p for p in self.absent if self._welcome(p)]:
+                del self.absent[p]
+                self._sent[p] = {}
+            self._tried = time.monotonic()
         self._numbers = {key: entry for key, entry in self._numbers.items() if entry[2] >= round - 1}
         self._sent = {p: {n: used for n, used in own.items() if used >= round - 1} for p, own in self._sent.items()}
 
@@ -135,6 +158,7 @@ class SiloEngine(BaseEngine):
             if p not in self.absent and (found := self._run(task, vectors, settings, [p])):
                 return found[p]
             p = self.pick()  # the one that was drawn is gone
+            self._down += sum(not self._is_held(vector) for vector in vectors)
 
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         found = self._run(task, vectors, settings, self.present)

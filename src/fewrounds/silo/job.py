@@ -99,6 +99,9 @@ class FlareSites:
                 out.setdefault(names[name], reply)
         return out
 
+    def is_there(self, p: int) -> bool:
+        return not self._not_there([self.names[p]])
+
     def _not_there(self, names: Sequence[str]) -> list[str]:
         """Those of these sites that do not say that they are there."""
         results = collab.get_clients(list(names))(timeout=PING_SECONDS).alive()
@@ -125,12 +128,13 @@ class Coordinator:
         workspace = collab.workspace
         folder = Path(workspace.get_root_dir()) / "runs" / plan["run"]
         folder.mkdir(parents=True, exist_ok=True)
-        progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "absent": [], "at": time.time()}
+        progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "without": [], "at": time.time()}
         job = collab.fl_ctx.get_job_id()
         collab.fl_ctx.get_engine().register_app_command(PROGRESS, lambda *_: dict(progress))
 
         def note(record: RoundRecord) -> None:
-            progress.update(round=record.round, row=record.row or progress["row"], at=time.time())
+            without = [name for p, name in enumerate(plan["sites"]) if p in record.absent]
+            progress.update(round=record.round, row=record.row or progress["row"], without=without, at=time.time())
 
         sites = FlareSites(plan["sites"], plan["answer_seconds"])
         todo = Plan(

@@ -39,6 +39,8 @@ class Plan:
     compile: bool | str = "auto"
     least: int | None = None
     """With how many sites a round may go on where others are lost; None if it may not."""
+    retry_seconds: float = 60.0
+    """How often a lost site is asked whether it is back."""
 
 
 def lead(
@@ -64,18 +66,41 @@ def lead(
         "seed": plan.seed,
         "start": names[here[0]],
     }
-    told = {p: _said(names[p], reply) for p, reply in sites.ask(hello, here).items()}
+
+    def greeted(workers: Sequence[int]) -> dict[int, Message]:
+        return {p: _said(names[p], reply) for p, reply in sites.ask(hello, workers).items()}
+
+    def tried(workers: Sequence[int]) -> dict[int, list[float]]:
+        check = {"do": "check", "x": packed(start), "compile": plan.compile}
+        return {p: _losses(names[p], reply) for p, reply in sites.ask(check, workers).items()}
+
+    def welcome(p: int) -> bool:
+        """Whether a site that was lost is back; it is asked all that it was asked at first."""
+        if not sites.is_there(p):
+            return False
+        try:
+            reply = greeted([p])[p]
+            if json.dumps({key: reply.get(key) for key in FACTS}) != json.dumps(facts[p]):
+                raise SiteError(f"site {names[p]} has come back with other data or another problem")
+            own = tried([p])[p]
+        except SiteLostError:
+            return False
+        _compare(names, {**losses, p: own}, tolerance)
+        return True
+
+    told = greeted(here)
     facts = _agreed(names, told, folder / "sites.json")
     problem = facts[0]["problem"]
     sizes = [fact["size"] for fact in facts]
     tested = [fact["tested"] for fact in facts]
     start = _start(names[here[0]], told[here[0]], folder / "start.safetensors")
-    check = {"do": "check", "x": packed(start), "compile": plan.compile}
-    losses = {p: _said(names[p], reply)["losses"] for p, reply in sites.ask(check, here).items()}
-    _compare(names, losses, 1e-9 if start.dtype == torch.float64 else 1e-4)
+    tolerance = 1e-9 if start.dtype == torch.float64 else 1e-4
+    losses = tried(here)
+    _compare(names, losses, tolerance)
     plan.method.check(sizes)
     engine = SiloEngine(
-        sites, names, sizes, plan.weights, Draws(plan.seed), start, problem["l2"], tested, least=plan.least
+        sites, names, sizes, plan.weights, Draws(plan.seed), start, problem["l2"], tested,
+        least=plan.least, welcome=welcome, retry_seconds=plan.retry_seconds,
     )  # fmt: skip
     for p in set(range(len(names))) - set(here):
         engine.leave_out(p, "it is not connected")
@@ -115,10 +140,19 @@ def _said(name: str, reply: Any) -> Message:
     return reply
 
 
+def _losses(name: str, reply: Any) -> list[float]:
+    losses = _said(name, reply).get("losses")
+    if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
+        raise SiteError(f"site {name}: its answer has no losses of the made-up samples")
+    return losses
+
+
 def _agreed(names: Sequence[str], told: dict[int, Message], path: Path) -> list[Message]:
     """What is known of every site, those that are not there from an earlier start; refused if they do not agree."""
     known: dict[str, Message] = json.loads(path.read_text()) if path.exists() else {}
     for p, reply in told.items():
+        if not set(FACTS) <= set(reply):
+            raise SiteError(f"site {names[p]}: its first answer is not complete")
         known[names[p]] = {key: reply[key] for key in FACTS}
     missing = [name for name in names if name not in known]
     if missing:
