@@ -1,94 +1,124 @@
-"""Silos as they are meant to run: FLARE's server and clients as processes, mutual TLS on loopback, kills."""
+"""Silos as they are meant to run, over FLARE: the demo, the docs' commands, and the same iterates as in one process."""
 
 from __future__ import annotations
 
-import json
+import math
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
+from federation import Federation, in_one_process
 
 import fewrounds as fr
+from cluster.every_method import methods
 from experiments import fewrounds
+from fewrounds.experiment.store import load_results
 from fewrounds.silo import demo
-from fewrounds.silo.settings import load_silo
-from fewrounds.silo.site import load_definition
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("nvflare")
 
-
-class Here:
-    """The demo's federation on this machine."""
-
-    def __init__(self, folder: Path, rounds: int = 20, **changes: str) -> None:
-        self.folder = folder
-        self.file = demo.write(folder, rounds)
-        self.kits = folder / "demo-kits"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, *names: str) -> None:
-        for name in names or ("server", *demo.SITES):
-            self.processes[name] = demo.start_one(self.kits / name)
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            demo.stop(process)
-
-    def run(self, *sets: str, output: str = "result", timeout: float = 280) -> subprocess.CompletedProcess[str]:
-        options = [part for one in sets for part in ("--set", one)]
-        return fewrounds("silo", "run", self.file, "-o", self.folder / output, "--kits", self.kits, *options)
-
-    def background(self, *sets: str, output: str = "result") -> subprocess.Popen[str]:
-        options = [part for one in sets for part in ("--set", one)]
-        command = [sys.executable, "-m", "fewrounds", "silo", "run", str(self.file), "-o", str(self.folder / output)]
-        command += ["--kits", str(self.kits), *options]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def expected(self, rounds: int = 20, **settings) -> fr.Result:
-        """The same run in one process."""
-        found = [load_definition(self.kits / name / "site.py") for name in demo.SITES]
-        silo = load_silo(self.file)
-        return fr.train(
-            found[0].problem, [one.data for one in found], silo.method_to_run(), rounds, seed=silo.train.seed,
-            weights=silo.train.weights, evaluate_every=5, compile=False, progress=False, **settings,
-        )  # fmt: skip
-
-    def job_processes(self, name: str) -> list[psutil.Process]:
-        """The processes that a kit's FLARE process has started for a job."""
-        parent = psutil.Process(self.processes[name].pid)
-        return [p for p in parent.children(recursive=True) if "worker_process" in " ".join(p.cmdline()) or "runner_process" in " ".join(p.cmdline())]  # fmt: skip
-
-    def flare_process(self, name: str) -> psutil.Process:
-        return psutil.Process(self.processes[name].pid).children()[0]
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Here]:
-    federation = Here(tmp_path / "demo")
-    try:
-        yield federation
-    finally:
-        federation.stop()
+METHODS = [name for name in methods() if "of 7" not in name]
+DOCS = Path(__file__).parents[2] / "docs" / "silos.md"
 
 
 def test_the_demo(tmp_path: Path) -> None:
     done = fewrounds("silo", "demo", tmp_path / "demo", "--rounds", "6")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1].split()[0] == "6"
+    assert re.search(r"^ +6 ", done.stdout, flags=re.MULTILINE), done.stdout
+    shown = fewrounds("report", tmp_path / "demo" / "result")
+    assert shown.returncode == 0, shown.stderr
+    assert "Across 3 sites: north, south, west." in (tmp_path / "demo" / "result" / "index.html").read_text()
+    again = fewrounds("silo", "demo", tmp_path / "demo")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
 
 
-def test_the_same_iterates_as_in_one_process(here: Here) -> None:
-    here.start()
-    done = here.run()
-    assert done.returncode == 0, done.stderr[-3000:]
-    x = load_file(here.folder / "result" / "model.safetensors")["x"]
-    expected = here.expected()
-    torch.testing.assert_close(x, expected.x, rtol=1e-5, atol=1e-6)
-    outcome = json.loads((here.folder / "result" / "history.json").read_text())
-    assert outcome["ledger"] == expected.ledger.to_json()
+@pytest.mark.parametrize("number", range(len(METHODS)), ids=METHODS)
+def test_every_method_has_the_same_iterates_as_in_one_process(federation: Federation, number: int) -> None:
+    """(With both weightings for each: test_silo.py, where the same sites are asked without a wire.)"""
+    output = METHODS[number]
+    method, weights = methods()[output], ("uniform", "size")[number % 2]
+    settings = {key: value for key, value in method.settings().items() if value is not None}
+    done = federation.run(
+        output, f"train.method='{method.name}'", f"train.weights='{weights}'", f"method={_toml(settings)}"
+    )
+    assert done.returncode == 0, done.stderr
+    expected = in_one_process(method, weights=weights)
+    torch.testing.assert_close(federation.model(output), expected.x, rtol=1e-10, atol=1e-10)
+    assert federation.record(output)["ledger"] == expected.ledger.to_json()
+    found = load_results(federation.folder / output)
+    assert len(found) == 21
+    for column in ("train_loss", "gradient_norm", "picked", "bytes_up", "bytes_down", "gradients_per_worker"):
+        for a, b in zip(found[column], expected.history[column], strict=True):
+            assert math.isclose(a, b, rel_tol=1e-10, abs_tol=1e-12), column
+
+
+def _toml(settings: dict[str, object]) -> str:
+    return "{" + ", ".join(f"{key} = {value!r}" for key, value in settings.items()) + "}"
+
+
+def test_what_is_done_is_not_done_again(federation: Federation) -> None:
+    assert federation.run("once").returncode == 0
+    again = federation.run("once")
+    assert again.returncode == 0
+    assert "has the results of this run already" in again.stderr
+    longer = federation.run("once", "train.rounds=25")
+    assert longer.returncode == 0, longer.stderr
+    torch.testing.assert_close(federation.model("once"), in_one_process(rounds=25).x, rtol=1e-10, atol=1e-10)
+    other = federation.run("once", "method.eta=0.07")
+    assert other.returncode == 2
+    assert "eta" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_an_interrupted_run_goes_on(federation: Federation) -> None:
+    running = federation.begin("interrupted", "train.rounds=60")
+    running.reaches(5)
+    running.process.send_signal(2)
+    assert running.ends() == 130, running.said
+    assert running.said[-1].endswith("the same command goes on from the last whole round")
+    done = federation.run("interrupted", "train.rounds=60")
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(federation.model("interrupted"), in_one_process(rounds=60).x, rtol=1e-10, atol=1e-10)
+
+
+def test_the_commands_of_the_page(tmp_path: Path) -> None:
+    """Each command of docs/silos.md, in its order, with the files that the page shows."""
+    text = DOCS.read_text()
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    (python,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "hospitals.toml").write_text(toml.replace("port = 8002", f"port = {demo.free_port()}"))
+    commands = re.findall(r"^\$ (fewrounds .*)$", text, flags=re.MULTILINE)
+    assert commands[0].startswith("fewrounds silo demo")  # has a test of its own
+    started: list[subprocess.Popen[bytes]] = []
+    done: set[str] = set()
+    try:
+        for command in commands[1:]:
+            words = [sys.executable, "-m", *shlex.split(command)]
+            if "silo start" not in command:
+                found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+                assert found.returncode == 0, (command, found.stderr)
+            else:
+                kits = [Path(words[-1])]
+                if kits[0].name == "north":  # the page shows one of the sites, the others do the same
+                    kits = [kits[0].with_name(name) for name in ("north", "south", "west")]
+                    for kit in kits:
+                        (tmp_path / kit / "site.py").write_text(python)
+                for kit in kits:
+                    with (tmp_path / f"{kit.name}.log").open("wb") as log:
+                        words[-1] = str(kit)
+                        started.append(
+                            subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+                        )
+            done.add(command.split()[2])
+    finally:
+        for process in started:
+            demo.stop(process)
+    assert done == {"provision", "start", "status", "run"}
+    assert (tmp_path / "runs" / "hospitals" / "model.safetensors").exists()
+    frame = fr.load_results(tmp_path / "runs" / "hospitals")
+    assert frame["train_loss"].iloc[-1] < frame["train_loss"].iloc[0]

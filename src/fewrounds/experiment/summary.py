@@ -106,14 +106,16 @@ def write_page(folder: Path) -> Path:
     store = Store(folder)
     content = store.grid()
     experiment = content["experiment"]
-    failures = []
+    failures, missed = [], []
     for run, spec in content["runs"].items():
         record = store.record(run)
+        if record is not None and (own := record.get("ledger", {}).get("missed")):
+            missed += [(record["names"][p], n, record["ledger"]["rounds"]) for p, n in enumerate(own) if n]
         if record is not None and record["outcome"] == "failed":
             failures.append(
                 {"run": run, **{k: spec["train"][k] for k in ("method", "eta", "seed")}, "reason": record["reason"]}
             )
-    tuning = experiment["tuning"] or {}
+    tuning = experiment.get("tuning") or {}
     meta = {
         "name": experiment["name"],
         "description": experiment["description"],
@@ -123,9 +125,10 @@ def write_page(folder: Path) -> Path:
         "tuning_rule": tuning.get("rule", ""),
         "tuning_seeds": tuning.get("seed", []),
         "report_seeds": experiment["train"]["seed"],
-        "etas": tuning.get("eta", experiment["train"]["eta"] or []),
+        "etas": tuning.get("eta", experiment["train"].get("eta") or []),
         "config": to_toml(experiment),
         "failures": failures,
+        "missed": missed,
     }
     chosen = pandas.DataFrame(
         [

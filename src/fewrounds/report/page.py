@@ -71,7 +71,7 @@ def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], fig
         figures=words.figures_list(figures),
         claims=tables.claims_table(claims),
         rates=tables.rates_table(chosen, meta),
-        ledger=tables.ledger_table(frame),
+        ledger=tables.ledger_table(frame, meta),
         failures=tables.failures_table(frame, meta),
         made=words.made_text(meta),
         data=embedded(page_data(frame)),

@@ -85,7 +85,7 @@ def _rate(rows: pd.DataFrame) -> Html:
     return Html(escape(text_of(row["eta"])) + "".join(f"<small>{note}</small>" for note in notes))
 
 
-def ledger_table(frame: pd.DataFrame) -> str:
+def ledger_table(frame: pd.DataFrame, meta: Mapping[str, Any]) -> str:
     """What each method spent, at the end of its runs."""
     costs = ledger(reported(frame))
     shown = [c for c in costs.columns if c in (*KEYS, *settings_of(frame)) and c not in ("K", "b")]
@@ -106,7 +106,20 @@ def ledger_table(frame: pd.DataFrame) -> str:
         "together. MB are millions of bytes. Evaluation is not counted, in the seconds neither.</p>"
     )
     words = [0, *(i for i, c in enumerate(shown, start=1) if costs[c].map(lambda v: isinstance(v, str)).any())]
-    return note + table(head, rows, "Ledger", words)
+    return note + table(head, rows, "Ledger", words) + _missed(meta)
+
+
+def _missed(meta: Mapping[str, Any]) -> str:
+    """The sites that rounds were done without."""
+    missed = list(meta.get("missed") or [])
+    if not missed:
+        return ""
+    rows = [[name, f"{count:,}", f"{rounds:,}"] for name, count, rounds in missed]
+    note = (
+        "<p><strong>Not every round was done with every site.</strong> A round without a site is the mean over the "
+        "others.</p>"
+    )
+    return note + table(["site", "rounds without it", "of"], rows, "Rounds without a site", [0])
 
 
 def failures_table(frame: pd.DataFrame, meta: Mapping[str, Any]) -> str:

@@ -39,7 +39,8 @@ def _say(text: str) -> None:
 def _show(progress: dict[str, Any]) -> None:
     row = progress["row"]
     figures = "" if row is None else f"  loss {row['train_loss']:.4g} (round {row['round']:.0f})"
-    _say(f"round {progress['round']} of {progress['rounds']}{figures}")
+    without = f"  without {', '.join(progress['without'])}" if progress["without"] else ""
+    _say(f"round {progress['round']} of {progress['rounds']}{figures}{without}")
 
 
 def _print_table(outcome: dict[str, Any]) -> None:
@@ -96,7 +97,7 @@ def run(file: File, output: Output = None, kits: Kits = None, sets: Sets = None)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     _print_table(outcome)
-    print(f"Results: {folder}")
+    print(f"\nThe model is in {folder / 'model.safetensors'}; for the page: fewrounds report {folder}")
 
 
 @app.command()

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewrounds.errors import FewroundsError, SettingError
+from fewrounds.experiment.store import Store, now
 from fewrounds.silo.provision import ADMIN
+from fewrounds.silo.results import save_results, saved_results
 from fewrounds.silo.settings import Silo
 
 POLL = 1.0
@@ -61,7 +63,8 @@ class Federation:
         try:
             yield self._open
         except Exception as error:
-            self.close()
+            if not _no_answer_yet(error):
+                self.close()
             raise FederationError(f"the server has refused: {' '.join(str(error).split())[:200]}") from None
 
     def close(self) -> None:
@@ -119,6 +122,11 @@ class Federation:
             return content
 
 
+def _no_answer_yet(error: Exception) -> bool:
+    """Whether it was the job that did not answer (it starts, or has ended), and the server did."""
+    return type(error).__name__ == "NoReply" or "no app command func" in str(error)
+
+
 def write_job(silo: Silo, run: str, sites: list[str], folder: Path) -> Path:
     """The job as FLARE wants it, without the code that its exporter adds."""
     from nvflare.collab import CollabRecipe
@@ -159,15 +167,19 @@ def run(
 ) -> dict[str, Any]:
     """Run to the end, through faults, as the settings say. Called again with the same folder, it goes on."""
     federation = Federation(kit)
-    folder.mkdir(parents=True, exist_ok=True)
-    name_file = folder / "run"
-    if not name_file.exists():
-        name_file.write_text(f"{silo.name}-{secrets.token_hex(6)}")
-    name = name_file.read_text().strip()
-    try:
-        return _to_the_end(federation, silo, name, folder, say, show)
-    finally:
-        federation.close()  # its threads would keep this process alive
+    store = Store(folder)
+    began = now()
+    with store.open(silo.name), contextlib.closing(federation):  # its threads would keep this process alive
+        name_file = folder / "run"
+        if not name_file.exists():
+            name_file.write_text(f"{silo.name}-{secrets.token_hex(6)}")
+        name = name_file.read_text().strip()
+        if (known := saved_results(store, silo, name)) is not None:
+            say(f"{folder} has the results of this run already")
+            return known
+        outcome = _to_the_end(federation, silo, name, folder, say, show)
+        save_results(store, silo, name, outcome, began)
+        return outcome
 
 
 def _to_the_end(
@@ -193,7 +205,6 @@ def _to_the_end(
         elif outcome["outcome"] == "lost":
             say(outcome["reason"])
         else:
-            (folder / "history.json").write_text(json.dumps(outcome, indent=1))
             return outcome
 
 

@@ -20,7 +20,7 @@ from fewrounds.checkpoint import write_whole
 from fewrounds.errors import FewroundsError
 from fewrounds.methods.base import method
 from fewrounds.rounds import RoundRecord
-from fewrounds.silo.lead import Plan, lead
+from fewrounds.silo.lead import Plan, facts_of, lead
 from fewrounds.silo.messages import Message, SiteLostError
 from fewrounds.silo.site import Site, load_definition
 
@@ -157,7 +157,12 @@ class Coordinator:
             outcome = {"outcome": "stopped", "reason": str(error)}
         else:
             write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
-            outcome = {"outcome": ran.outcome, "rows": list(ran.rows), "ledger": ran.ledger.to_json()}
+            outcome = {
+                "outcome": ran.outcome,
+                "rows": list(ran.rows),
+                "ledger": ran.ledger.to_json(),
+                "l2": facts_of(folder)[0]["problem"]["l2"],
+            }
         write_whole(result / OUTCOME, json.dumps(outcome).encode())
         if "reason" in outcome:  # FLARE may wait long for a site that is gone before it ends the job
             progress["outcome"] = outcome

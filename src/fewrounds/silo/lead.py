@@ -23,6 +23,7 @@ from fewrounds.silo.messages import VERSION, Message, SiteError, SiteLostError, 
 
 FACTS = ("problem", "kind", "size", "evaluated", "tested", "data")
 """What is remembered of a site."""
+SITES = "sites.json"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def lead(
         return True
 
     told = greeted(here)
-    facts = _agreed(names, told, folder / "sites.json")
+    facts = _agreed(names, told, folder / SITES)
     problem = facts[0]["problem"]
     sizes = [fact["size"] for fact in facts]
     tested = [fact["tested"] for fact in facts]
@@ -128,6 +129,12 @@ def lead(
     rounds = Rounds(plan.method, engine, plan.rounds, every, 1, [no_way_back, *callbacks], trace, False)
     with checkpoints.locked():
         return rounds.go(start, checkpoints, 1, math.inf)
+
+
+def facts_of(folder: Path) -> list[Message]:
+    """What is remembered of the sites of the run in this folder."""
+    known: dict[str, Message] = json.loads((folder / SITES).read_text())
+    return list(known.values())
 
 
 def _said(name: str, reply: Any) -> Message:
