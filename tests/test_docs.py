@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if "```python" in path.read_text() and path.name != "cluster.md"  # its script is started in test_torchrun.py
+    if "```python" in path.read_text()
+    and path.name not in ("cluster.md", "silos.md")  # their files are run in test_torchrun.py and slow/test_flare.py
 ]
 
 
@@ -56,7 +57,7 @@ COMMANDS = [
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for block in re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL)
     for line in block.splitlines()
-    if line.startswith("$ fewrounds ")
+    if line.startswith("$ fewrounds ") and not line.startswith("$ fewrounds silo ")  # those: slow/test_flare.py
 ]
 
 

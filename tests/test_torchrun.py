@@ -200,6 +200,8 @@ def test_the_page_on_clusters_does_what_it_says(tmp_path: Path) -> None:
     (tmp_path / name).write_text(code)
     commands = [line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ ")]
     assert len(commands) == 2
+    shown = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("$ torchrun")]
+    assert shown == [f"$ {commands[0]}"]
     for command in commands:
         program, *arguments = shlex.split(command)
         assert program == "torchrun"

@@ -95,7 +95,7 @@ site.Site.answer = answer
 
 
 class Federation:
-    def __init__(self, folder: Path, file: str = FILE) -> None:
+    def __init__(self, folder: Path, file: str = FILE, site: str = SITE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.file = folder / "silo.toml"
@@ -104,16 +104,18 @@ class Federation:
         self.kits = folder / f"{self.silo.name}-kits"
         provision(self.silo, self.kits)
         for number, name in enumerate(self.silo.sites):
-            text = SITE.format(tests=str(Path(__file__).parents[1]), number=number)
+            text = site.format(tests=str(Path(__file__).parents[1]), number=number)
             (self.kits / name / "site.py").write_text(text)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.prefixes: dict[str, list[str]] = {}
+        """What comes before the command of a kit's process."""
 
     # ------------------------------------------------------------------ its processes
 
     def start(self, *names: str) -> None:
         for name in names or ("server", *self.silo.sites):
             if name not in self.processes:
-                self.processes[name] = demo.start_one(self.kits / name)
+                self.processes[name] = demo.start_one(self.kits / name, self.prefixes.get(name, ()))
 
     def stop(self, *names: str) -> None:
         for name in names or tuple(self.processes):

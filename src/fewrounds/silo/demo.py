@@ -83,8 +83,8 @@ def started(kits: Path, names: Sequence[str]) -> Iterator[dict[str, subprocess.P
             stop(process)
 
 
-def start_one(kit: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "fewrounds", "silo", "start", str(kit)]
+def start_one(kit: Path, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    command = [*prefix, sys.executable, "-m", "fewrounds", "silo", "start", str(kit)]
     with kit.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 

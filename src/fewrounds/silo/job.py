@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from nvflare.collab.api.exceptions import RunAborted
 from safetensors.torch import save
 
 from fewrounds.checkpoint import write_whole
-from fewrounds.errors import FewroundsError
+from fewrounds.errors import FewroundsError, SettingError
 from fewrounds.methods.base import method
 from fewrounds.rounds import RoundRecord
 from fewrounds.silo.lead import Plan, facts_of, lead
@@ -126,6 +127,8 @@ class Coordinator:
     def run(self) -> None:
         plan = self.plan
         workspace = collab.workspace
+        if not re.fullmatch(r"[A-Za-z0-9-]+", plan["run"]):  # it names a folder of the server
+            raise SettingError(f"{plan['run']!r} is no name of a run")
         folder = Path(workspace.get_root_dir()) / "runs" / plan["run"]
         folder.mkdir(parents=True, exist_ok=True)
         progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "without": [], "at": time.time()}

@@ -1,0 +1,138 @@
+"""Run by `unshare --map-root-user --net`: a federation whose site west is behind a network of its own.
+
+The server, north and south are in this namespace; west is in another, at the end of a cable that can be measured and
+cut. What happened is written as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from federation import FILE, SITE, Federation, in_one_process
+
+HERE, THERE = "10.99.0.1", "10.99.0.2"
+PLACED = FILE.replace("[server]", f'[server]\nhost = "{HERE}"')
+
+LARGE = """import torch
+import fewrounds as fr
+
+
+def problem():
+    torch.manual_seed(0)
+    return fr.Problem(fr.models.mlp([3072, 100, 10]), loss=torch.nn.functional.cross_entropy)
+
+
+def data():
+    generator = torch.Generator().manual_seed({number})  # (not used: {tests})
+    return torch.randn(8, 3072, generator=generator), torch.randint(10, (8,), generator=generator)
+"""
+
+
+def sh(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@contextlib.contextmanager
+def cable() -> Iterator[list[str]]:
+    """Another namespace at the end of a cable; the words before a command that is to run there."""
+    sh("ip", "link", "set", "lo", "up")
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "100000"])
+    try:
+        time.sleep(0.5)
+        inside = ["nsenter", "--target", str(holder.pid), "--net"]
+        sh("ip", "link", "add", "here", "type", "veth", "peer", "name", "there")
+        sh("ip", "link", "set", "there", "netns", str(holder.pid))
+        sh("ip", "addr", "add", f"{HERE}/24", "dev", "here")
+        sh("ip", "link", "set", "here", "up")
+        sh(*inside, "ip", "link", "set", "lo", "up")
+        sh(*inside, "ip", "addr", "add", f"{THERE}/24", "dev", "there")
+        sh(*inside, "ip", "link", "set", "there", "up")
+        yield inside
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def moved() -> int:
+    """Bytes that have crossed the cable so far, both ways."""
+    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("here:")]
+    numbers = line.split(":")[1].split()
+    return int(numbers[0]) + int(numbers[8])
+
+
+def federation(folder: Path, inside: list[str], site: str) -> Federation:
+    found = Federation(folder, PLACED, site)
+    found.prefixes["west"] = inside
+    return found
+
+
+def wire(folder: Path) -> dict:
+    """What more rounds cost on the cable, and what the ledger says they cost."""
+    out = {}
+    with cable() as inside:
+        here = federation(folder, inside, LARGE)
+        here.start()
+        try:
+            for method in ("local-sgd", "scaffold"):
+                costs = []
+                for rounds in (5, 25):
+                    before, began = moved(), time.monotonic()
+                    sets = [f"train.method='{method}'", f"train.rounds={rounds}", "train.evaluate_every=100"]
+                    done = here.run(f"{method} {rounds}", *sets, "method.b=1", "method.K=1")
+                    assert done.returncode == 0, done.stderr
+                    crossed, seconds = moved() - before, time.monotonic() - began
+                    ledger = here.record(f"{method} {rounds}")["ledger"]
+                    told = (ledger["vectors_up"] + ledger["vectors_down"]) * ledger["vector_bytes"] / 3
+                    costs.append((crossed, told, seconds))
+                (a, b), rounds = costs, 20
+                out[method] = {"crossed": b[0] - a[0], "told": b[1] - a[1], "messages": rounds, "runs": costs}
+        finally:
+            here.stop()
+    return out
+
+
+def cut(folder: Path) -> dict:
+    """A cut that heals, with each setting."""
+    out = {}
+    with cable() as inside:
+        here = federation(folder, inside, SITE)
+        here.start()
+
+        def down_for(seconds: float) -> None:
+            sh(*inside, "ip", "link", "set", "there", "down")
+            time.sleep(seconds)
+            sh(*inside, "ip", "link", "set", "there", "up")
+
+        def trial(name: str, action: Callable[[], None], *sets: str) -> None:
+            running = here.begin(name, "train.rounds=150", *sets)
+            running.reaches(20)
+            action()
+            code = running.ends()
+            out[name] = {"code": code, "said": running.said}
+            if code == 0:
+                expected = in_one_process(rounds=150)
+                out[name]["ledger"] = here.record(name)["ledger"]
+                out[name]["same ledger"] = out[name]["ledger"] == expected.ledger.to_json()
+                out[name]["same x"] = torch.allclose(here.model(name), expected.x, rtol=1e-10, atol=1e-10)
+
+        try:
+            trial("short", lambda: down_for(3))
+            trial("long", lambda: down_for(60))
+            trial("stop", lambda: down_for(60), "loss.on_loss='stop'")
+            trial("continue", lambda: down_for(60), "loss.on_loss='continue'", "train.rounds=2000")
+        finally:
+            here.stop()
+    return out
+
+
+if __name__ == "__main__":
+    what, folder, result = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    found = {"wire": wire, "cut": cut}[what](folder)
+    result.write_text(json.dumps(found, indent=1))
