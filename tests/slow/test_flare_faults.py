@@ -16,7 +16,7 @@ from experiments import fewrounds
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 120
+ROUNDS = 60
 LONG = f"train.rounds={ROUNDS}"
 
 
@@ -56,7 +56,7 @@ def undisturbed(federation: Federation) -> torch.Tensor:
 def test_what_is_killed_comes_back_and_changes_nothing(federation: Federation, victim: str) -> None:
     undisturbed(federation)
     running = federation.begin(victim, LONG)
-    running.reaches(20)
+    running.reaches(10)
     name = "server" if "server" in victim else "south"
     kill(federation.jobs(name) if victim.endswith("job") else federation.parents(name) + federation.jobs(name))
     assert running.ends() == 0, running.said
@@ -128,7 +128,7 @@ def test_continue_where_a_site_is_gone(federation: Federation) -> None:
         ledger = federation.record("continue")["ledger"]
         north, south, west = ledger["missed"]
         assert (north, south) == (0, 0)
-        assert 60 <= west < ROUNDS - 10
+        assert 30 <= west < ROUNDS - 10
         assert any("without west" in line for line in running.said), running.said
         fewer = federation.run(
             "fewer", LONG, "loss.on_loss='continue'", "loss.least_sites=3", "loss.patience_seconds=5"
@@ -147,7 +147,7 @@ def test_a_site_that_is_not_there_is_waited_for(federation: Federation, tmp_path
     federation.stop("west")
     try:
         running = federation.begin("waited")
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not any(line == "fewrounds: waiting for west" for line in running.said):
             assert time.monotonic() < until, running.said
             time.sleep(0.1)

@@ -26,6 +26,12 @@ ATTEMPTS = 3
 """So many jobs in a row that end without a single round are no accident."""
 STALLED = 60.0
 """A job whose server does not answer, or has lost it, for so long is given up and submitted again."""
+START = 120.0
+"""The same before its first sign of life: FLARE starts a process at every site."""
+STALE = 35.0
+"""Sites report to the server every ten seconds; one that has not for so long is not there, whatever the server says."""
+END = 15.0
+"""A job that has done its work is given so long to end by itself."""
 
 
 class FederationError(FewroundsError):
@@ -48,6 +54,8 @@ class Federation:
             raise SettingError(f"{kit} is no coordinator's kit: run `fewrounds silo provision FILE` first")
         self.kit = kit
         self._open: Any = None
+        self._reported: dict[str, tuple[float, float]] = {}
+        """By site: when it last reported, by the server's clock, and when that was new, by ours."""
 
     @contextmanager
     def session(self, seconds: float = 10.0) -> Iterator[Any]:
@@ -76,7 +84,19 @@ class Federation:
     def connected(self) -> Connected:
         with self.session() as session:
             info = session.get_system_info()
-            return Connected(sorted(c.name for c in info.client_info), [job.job_id for job in info.job_info])
+            reports = {client.name: float(client.last_connect_time) for client in info.client_info}
+            return Connected(self._fresh(reports), [job.job_id for job in info.job_info])
+
+    def _fresh(self, reports: dict[str, float]) -> list[str]:
+        """The sites that have reported lately. The server's clock need not agree with ours."""
+        now = time.monotonic()
+        for name, at in reports.items():
+            if self._reported.get(name, (None, 0.0))[0] != at:
+                self._reported[name] = at, now
+        newest = max(reports.values(), default=0.0)
+        return sorted(
+            name for name, at in reports.items() if newest - at < STALE and now - self._reported[name][1] < STALE
+        )
 
     def submit(self, silo: Silo, run: str, sites: list[str]) -> str:
         with tempfile.TemporaryDirectory() as place, self.session() as session:
@@ -148,7 +168,7 @@ def write_job(silo: Silo, run: str, sites: list[str], folder: Path) -> Path:
     }
     recipe = CollabRecipe(
         f"fewrounds-{silo.name}", server=Coordinator(plan), client=SiteJob(), min_clients=len(sites),
-        sync_task_timeout=silo.loss.answer_seconds,
+        sync_task_timeout=START,
     )  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
         job = recipe.finalize()
@@ -225,12 +245,12 @@ def _once(
         return Reached(False, str(error), 0), None
     say(f"job {job[:8]} submitted to {', '.join(sites)}")
     try:
-        reached = _watch(federation, job, silo.loss.answer_seconds, show)
+        reached = _watch(federation, job, sites, show)
     except KeyboardInterrupt:
         federation.abort(job)
         say("stopped; the same command goes on from the last whole round")
         raise
-    if reached.outcome is not None:
+    if reached.outcome is not None and "reason" in reached.outcome:
         return reached, reached.outcome
     with contextlib.suppress(FederationError):
         return reached, federation.fetch(job, folder) if reached.ended else None
@@ -280,25 +300,48 @@ class Reached(NamedTuple):
     """What the job has said itself."""
 
 
-def _watch(federation: Federation, job: str, start_seconds: float, show: Callable[[dict[str, Any]], None]) -> Reached:
-    """Follow a job until it has ended, or gives no sign of life for a while; sites may take longer to start."""
+def _watch(federation: Federation, job: str, sites: list[str], show: Callable[[dict[str, Any]], None]) -> Reached:
+    """Follow a job until it has ended, or gives no sign of life for a while."""
     sign, status = time.monotonic(), "not started"
     last: dict[str, Any] | None = None
     while True:
         status = federation.status(job)
         round = int(last["round"]) if last else 0
         if status.startswith("FINISHED"):
-            return Reached(True, status, round)
+            return Reached(True, status, round, last.get("ended") if last else None)
         found = federation.progress(job) if status == "RUNNING" else None
         if found is not None:
-            sign = time.monotonic()
             if last is None or found["round"] != last["round"]:
                 show(found)
+            if last is None or "ended" not in last:
+                sign = time.monotonic()
             last = found
-            if "outcome" in found:
+            if "reason" in found.get("ended", {}):
                 federation.abort(job)
-                return Reached(True, status, int(found["round"]), found["outcome"])
-        if time.monotonic() - sign > (STALLED if last else max(STALLED, start_seconds)):
+                return Reached(True, status, int(found["round"]), found["ended"])
+        if last is None and (gone := _gone(federation, sites)):
             federation.abort(job)
-            return Reached(False, status, round)
+            return Reached(False, f"site {gone[0]} was gone before it began", round)
+        patience = START if last is None else END if "ended" in last else STALLED
+        if time.monotonic() - sign > patience:
+            federation.abort(job)
+            ended = last is not None and "ended" in last and _has_finished(federation, job)
+            return Reached(ended, status, round)
         time.sleep(POLL)
+
+
+def _gone(federation: Federation, sites: list[str]) -> list[str]:
+    with contextlib.suppress(FederationError):
+        here = federation.connected().sites
+        return [name for name in sites if name not in here]
+    return []
+
+
+def _has_finished(federation: Federation, job: str) -> bool:
+    """Wait until a job that was told to end has."""
+    until = time.monotonic() + STALLED
+    while time.monotonic() < until:
+        if federation.status(job).startswith("FINISHED"):
+            return True
+        time.sleep(POLL)
+    return False

@@ -9,10 +9,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import filelock
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 from safetensors.torch import save
@@ -31,6 +33,7 @@ PING_SECONDS = 10.0
 """How often a site that has not answered yet is asked whether it is still there, and how long it may take to say so."""
 PINGS = 2
 """A site that has not said so so many times in a row is lost."""
+LOCK_SECONDS = 60.0
 OUTCOME = "outcome.json"
 MODEL = "model.safetensors"
 
@@ -41,19 +44,24 @@ class SiteJob:
     @collab.init
     def prepare(self) -> None:
         self.site: Site | None = None
-        kit = Path(collab.workspace.get_root_dir())
+        self.kit = Path(collab.workspace.get_root_dir())
+        self.name = collab.site_name
+
+    @collab.publish
+    def ask(self, message: Message) -> Message:
+        if self.site is None and not self._load():  # with the first message: it may take longer than FLARE waits above
+            return {"error": "its site.py cannot be used: the reason is in the site's own log"}
+        assert self.site is not None
+        return self.site.answer(message)
+
+    def _load(self) -> bool:
         try:
-            self.site = Site(collab.site_name, load_definition(kit / "site.py"), kit / "fewrounds")
+            self.site = Site(self.name, load_definition(self.kit / "site.py"), self.kit / "fewrounds")
         except FewroundsError as error:
             print(f"fewrounds: {error}", file=sys.stderr, flush=True)
         except Exception:
             traceback.print_exc()
-
-    @collab.publish
-    def ask(self, message: Message) -> Message:
-        if self.site is None:
-            return {"error": "its site.py cannot be used: the reason is in the site's own log"}
-        return self.site.answer(message)
+        return self.site is not None
 
     @collab.publish
     def alive(self) -> bool:
@@ -153,7 +161,8 @@ class Coordinator:
         outcome: dict[str, Any]
         result = Path(workspace.get_run_dir(job))
         try:
-            ran = lead(sites, plan["sites"], todo, folder, [note], sites.present)
+            with _after_any_other_job(folder / "lock"):
+                ran = lead(sites, plan["sites"], todo, folder, [note], sites.present)
         except SiteLostError as error:
             outcome = {"outcome": "lost", "reason": str(error)}
         except FewroundsError as error:
@@ -167,5 +176,19 @@ class Coordinator:
                 "l2": facts_of(folder)[0]["problem"]["l2"],
             }
         write_whole(result / OUTCOME, json.dumps(outcome).encode())
-        if "reason" in outcome:  # FLARE may wait long for a site that is gone before it ends the job
-            progress["outcome"] = outcome
+        # FLARE may wait long for a site that is gone before it ends the job
+        progress["ended"] = {key: outcome[key] for key in ("outcome", "reason") if key in outcome}
+
+
+@contextmanager
+def _after_any_other_job(path: Path) -> Iterator[None]:
+    """A job of the same run that was given up may still be about to end."""
+    try:
+        lock = filelock.FileLock(path, timeout=LOCK_SECONDS)
+        lock.acquire()
+    except filelock.Timeout:
+        raise SiteLostError(f"an earlier job of this run has not ended for {LOCK_SECONDS:g} s") from None
+    try:
+        yield
+    finally:
+        lock.release()
