@@ -111,22 +111,28 @@ def cut(folder: Path) -> dict:
             sh(*inside, "ip", "link", "set", "there", "up")
 
         def trial(name: str, action: Callable[[], None], *sets: str) -> None:
-            running = here.begin(name, "train.rounds=150", *sets)
+            running = here.begin(name, "train.rounds=100", "train.evaluate_every=10", *sets)
             running.reaches(20)
             action()
-            code = running.ends()
+            code = running.ends(420)
             out[name] = {"code": code, "said": running.said}
             if code == 0:
-                expected = in_one_process(rounds=150)
+                expected = in_one_process(rounds=100)
                 out[name]["ledger"] = here.record(name)["ledger"]
                 out[name]["same ledger"] = out[name]["ledger"] == expected.ledger.to_json()
                 out[name]["same x"] = torch.allclose(here.model(name), expected.x, rtol=1e-10, atol=1e-10)
 
         try:
             trial("short", lambda: down_for(3))
-            trial("long", lambda: down_for(60))
-            trial("stop", lambda: down_for(60), "loss.on_loss='stop'")
-            trial("continue", lambda: down_for(60), "loss.on_loss='continue'", "train.rounds=2000")
+            trial("long", lambda: down_for(45))
+            trial("stop", lambda: down_for(45), "loss.on_loss='stop'")
+            trial(
+                "continue",
+                lambda: down_for(45),
+                "loss.on_loss='continue'",
+                "train.rounds=1200",
+                "train.evaluate_every=1",
+            )
         finally:
             here.stop()
     return out

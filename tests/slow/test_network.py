@@ -41,7 +41,7 @@ def test_the_ledger_says_what_crosses_the_wire(tmp_path: Path) -> None:
     for method, costs in found.items():
         surplus = costs["crossed"] - costs["told"]
         assert costs["told"] > 20 * 2 * 1_200_000, method
-        assert 0 < surplus < 0.1 * costs["told"] + A_MESSAGE * costs["messages"], (method, costs)
+        assert 0 < surplus < 0.03 * costs["told"] + A_MESSAGE * costs["messages"], (method, costs)
 
 
 @pytest.mark.skipif(not _can(), reason="no network namespaces here")
@@ -57,4 +57,4 @@ def test_a_cut_that_heals(tmp_path: Path) -> None:
     assert gone_on["code"] == 0, gone_on["said"]
     north, south, west = gone_on["ledger"]["missed"]
     assert (north, south) == (0, 0)
-    assert 0 < west < 1900, "and it was back before the end"
+    assert 0 < west < 1150, "and it was back before the end"
