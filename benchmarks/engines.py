@@ -1,8 +1,9 @@
 """What a round costs beyond computing: `python benchmarks/engines.py torchrun` with 4 ranks, `… silo` with 10 sites.
 
 The model has the size of the paper's (d = 308,310) and a worker takes one step of one sample, so that next to nothing
-is computed. Under torchrun each rank runs in turn rounds together with the others, rounds of its own worker alone, and
-bare all-reduces of a vector; what the rounds take above the sum of the other two is the engine's.
+is computed. Under torchrun the ranks run in turn rounds of the engine, and rounds in which each computes its own worker
+alone and then takes part in one bare all-reduce of a vector: computing and transfer with nothing around them. The
+difference is the engine's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,10 +39,14 @@ def data(p: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(8, 3072, generator=generator), torch.randint(10, (8,), generator=generator)
 
 
-def round_seconds(workers: int, engine: str, mine: int = 0) -> float:
-    """Median seconds of a round of Local SGD."""
+def round_seconds(workers: int, engine: str, mine: int = 0, after: Callable[[], object] = lambda: None) -> float:
+    """Median seconds of a round of Local SGD, and of what comes after it."""
     ends: list[float] = []
-    note = lambda record: ends.append(time.perf_counter())  # noqa: E731
+
+    def note(record: fr.RoundRecord) -> None:
+        after()
+        ends.append(time.perf_counter())
+
     asked = data if engine == "torchrun" else (lambda p: data(mine))
     fr.train(
         problem(), asked, fr.LocalSGD(eta=0.001, K=1, b=1), ROUNDS + 2, num_workers=workers, engine=engine,
@@ -58,24 +64,20 @@ def rank() -> None:
     torch.set_num_threads(1)
     round_seconds(RANKS, "torchrun")  # connected and warm
     mine, size = dist.get_rank(), dist.get_world_size()
-    together, alone, bare = [], [], []
-    vector = problem().start.clone()
+    together, alone = [], []
+    vector = torch.zeros_like(problem().start)
     for _ in range(TURNS):
         dist.barrier()
         together.append(round_seconds(RANKS, "torchrun"))
         dist.barrier()
-        alone.append(round_seconds(1, "in-process", mine))
-        dist.barrier()
-        times = []
-        for _ in range(ROUNDS):
-            began = time.perf_counter()
-            dist.all_reduce(vector)
-            times.append(time.perf_counter() - began)
-        bare.append(statistics.median(times))
+        alone.append(round_seconds(1, "in-process", mine, lambda: dist.all_reduce(vector)))
     if mine == 0:
-        found = {"round": together, "computing": alone, "all_reduce": bare}
+        found = {
+            "round": together,
+            "computing and one all-reduce": alone,
+            "overhead": [a - b for a, b in zip(together, alone, strict=True)],
+        }
         medians = {name: 1e3 * statistics.median(values) for name, values in found.items()}
-        medians["overhead"] = 1e3 * statistics.median(a - b - c for a, b, c in zip(together, alone, bare, strict=True))
         print(json.dumps({"ranks": size, "milliseconds": medians}))
     dist.destroy_process_group()
 

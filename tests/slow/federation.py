@@ -170,7 +170,7 @@ class Running:
 
     def __init__(self, arguments: Sequence[str | Path]) -> None:
         command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.said: list[str] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -196,9 +196,8 @@ class Running:
             raise AssertionError(self.said) from None
         finally:
             self._listener.join(10)
-            for pipe in (self.process.stdout, self.process.stderr):
-                assert pipe is not None
-                pipe.close()
+            assert self.process.stderr is not None
+            self.process.stderr.close()
         return self.process.returncode
 
 

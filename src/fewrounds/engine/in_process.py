@@ -17,6 +17,9 @@ from fewrounds.engine.loop import Programs
 from fewrounds.engine.team import Alone, Team
 from fewrounds.problem import Problem
 
+HALF = 2**20
+"""Counts travel as two numbers, n // HALF and n % HALF, so that they stay whole in float32."""
+
 
 class InProcess(BaseEngine):
     """Runs the workers it holds one block of rows after the other, and adds up what the processes of a team have."""
@@ -41,6 +44,11 @@ class InProcess(BaseEngine):
         """Rank 0 has it."""
         self._host = Host(problem, sources, draws, rows_at_once, programs)
         self._everyone = range(len(sizes))
+        self._noted: dict[int, int] = {}
+        """What the others have been told of this round's gradients of the workers here."""
+        self._notes: list[Tensor] = []
+        """What all processes have told each other of them."""
+        self._all_noted = True
 
     def restore(self, committed: Committed) -> None:
         self.committed = committed
@@ -55,20 +63,44 @@ class InProcess(BaseEngine):
             loss, accuracy = loss + w * metrics.loss, accuracy + w * metrics.accuracy
             if total is not None and their_gradient is not None:
                 total.add_(their_gradient, alpha=w)
-        ((loss, accuracy),) = self.team.sum((figures := torch.stack([loss, accuracy]),), "figures", True, figures)
-        if total is not None:
-            (total,) = self.team.sum((total,), "gradient", True, total)
+        figures = torch.stack([loss, accuracy])
+        if total is None:
+            figures = self.team.sum((), "figures", True, figures, figures)[1]
+        else:
+            (total,), figures = self.team.sum((total,), "gradient", True, total, figures)
+        loss, accuracy = figures
         tested = self.team.share(mean_metrics(self.problem, self.test, x) if self.test else (math.nan, math.nan))
         return Evaluation(loss + 0.5 * self.problem.l2 * x.dot(x), accuracy, total, *tested)
 
     def _begin(self, round: int) -> None:
         self._host.kept = self.committed.kept
         self._host.begin(round)
+        self._noted, self._notes, self._all_noted = {}, [], True
 
     def _finish(self) -> tuple[dict[int, int], Kept]:
         self._host.commit()
-        counts = self.team.counts([self._host.gradients.get(p, 0) for p in self._everyone])
+        if self.team.size == 1:
+            return dict(self._host.gradients), self._host.kept
+        counts = [0] * len(self.sizes)
+        if not self._all_noted:
+            counts = self.team.counts(self._news())
+        if self._notes:
+            halves = torch.stack(self._notes).double().sum(0).view(2, -1).tolist()
+            counts = [n + HALF * int(more) + int(rest) for n, more, rest in zip(counts, *halves, strict=True)]
         return dict(enumerate(counts)), self._host.kept
+
+    def _news(self) -> list[int]:
+        """By worker: the gradients that were computed here since this was last asked."""
+        new = [self._host.gradients.get(p, 0) - self._noted.get(p, 0) for p in self._everyone]
+        self._noted = dict(self._host.gradients)
+        return new
+
+    def _note(self, rank: int | None = None) -> Tensor:
+        """The same as numbers that travel with vectors, from one rank or from all."""
+        if self.team.size == 1:
+            return self.problem.start.new_empty(0)
+        new = self._news() if rank in (None, self.team.rank) else [0] * len(self.sizes)
+        return self.problem.start.new_tensor([n // HALF for n in new] + [n % HALF for n in new])
 
     def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
         weights = [self.weights[p] for p in among]
@@ -79,21 +111,27 @@ class InProcess(BaseEngine):
             sums = tuple(w @ part for part in parts)
             total = sums if total is None else tuple(a + b for a, b in zip(total, sums, strict=True))
         everyone = len({self.team.owner(p) for p in among}) == self.team.size
-        return self.team.sum(total, task, everyone, self.problem.start)
+        out, note = self.team.sum(total, task, everyone, self.problem.start, self._note())
+        self._notes.append(note)
+        return out
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         own: Parts | None = None
         if self.team.owner(p) == self.team.rank:
             _, parts = next(self._host.run([p], task, vectors, settings))
             own = tuple(part[0] for part in parts)
-        return self.team.from_owner(p, own, task, self.problem.start)
+        out, note = self.team.from_owner(p, own, task, self.problem.start, self._note(self.team.owner(p)))
+        self._notes.append(note)
+        return out
 
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         taken: Parts | None = None
         for block, parts in self._host.run(self._held_here(self._everyone), task, vectors, settings):
             if p in block:
                 taken = tuple(part[block.index(p)].clone() for part in parts)
-        return self.team.from_owner(p, taken, task, self.problem.start)
+        out, _ = self.team.from_owner(p, taken, task, self.problem.start, self.problem.start.new_empty(0))
+        self._all_noted = False  # all have computed, and only one has been heard
+        return out
 
     def _held_here(self, workers: Sequence[int]) -> Sequence[int]:
         return [p for p in workers if self.team.owner(p) == self.team.rank]

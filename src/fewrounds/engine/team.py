@@ -6,6 +6,7 @@ between them goes through here.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -35,14 +36,15 @@ class Team(Protocol):
     def share(self, value: Value) -> Value:
         """The value of rank 0."""
 
-    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor) -> Parts:
+    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
         """The sum over the ranks of vectors like this one, in one exchange; None from a rank that has nothing to add.
 
-        `everyone` says that every rank has. Calls of one kind have as many vectors.
+        `everyone` says that every rank has. Calls of one kind have as many vectors. The notes, some numbers that every
+        rank has, are added up on the way.
         """
 
-    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor) -> Parts:
-        """The vectors that worker p's rank has, in one exchange; None from the others."""
+    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
+        """The vectors that worker p's rank has, and its note, in one exchange; None from the others."""
 
     def counts(self, numbers: Sequence[int]) -> list[int]:
         """The sums of whole numbers over the ranks."""
@@ -72,13 +74,13 @@ class Alone:
     def share(self, value: Value) -> Value:
         return value
 
-    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor) -> Parts:
+    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
         assert parts is not None, "there is at least one worker"
-        return parts
+        return parts, note
 
-    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor) -> Parts:
+    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
         assert parts is not None, "the one process holds every worker"
-        return parts
+        return parts, note
 
     def counts(self, numbers: Sequence[int]) -> list[int]:
         return list(numbers)
@@ -113,6 +115,7 @@ class Ranks:
             store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+            atexit.register(_leave)  # its threads would abort the process at its end, now and then
         self._dist = dist
         self._device = device
         self.rank = dist.get_rank()
@@ -147,25 +150,30 @@ class Ranks:
         self._dist.broadcast_object_list(box, src=0, device=self._device)
         return box[0]
 
-    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor) -> Parts:
+    def sum(self, parts: Parts | None, kind: Any, everyone: bool, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
         if not everyone and kind not in self._lengths:
             longest = torch.tensor(len(parts or ()), device=like.device)
             self._dist.all_reduce(longest, op=self._dist.ReduceOp.MAX)
             self._lengths[kind] = int(longest)
         if parts is None:
             parts = (torch.zeros_like(like),) * self._lengths[kind]
-        flat = torch.cat(parts)
+        flat = torch.cat([*parts, note])
         self._dist.all_reduce(flat)
-        return tuple(torch.split(flat, len(like)))
+        return self._cut(flat, len(parts), like)
 
-    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor) -> Parts:
+    def from_owner(self, p: int, parts: Parts | None, kind: Any, like: Tensor, note: Tensor) -> tuple[Parts, Tensor]:
         if kind not in self._lengths:
             length = torch.tensor(len(parts or ()), device=like.device)
             self._dist.broadcast(length, src=self.owner(p))
             self._lengths[kind] = int(length)
-        flat = like.new_empty(self._lengths[kind] * len(like)) if parts is None else torch.cat(parts)
+        count = self._lengths[kind]
+        flat = like.new_empty(count * len(like) + len(note)) if parts is None else torch.cat([*parts, note])
         self._dist.broadcast(flat, src=self.owner(p))
-        return tuple(torch.split(flat, len(like)))
+        return self._cut(flat, count, like)
+
+    def _cut(self, flat: Tensor, count: int, like: Tensor) -> tuple[Parts, Tensor]:
+        *parts, note = torch.split(flat, [len(like)] * count + [len(flat) - count * len(like)])
+        return tuple(parts), note
 
     def counts(self, numbers: Sequence[int]) -> list[int]:
         total = torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
@@ -194,6 +202,13 @@ class Ranks:
                 self._dist.recv(vector, src=source)
                 out.append(vector)
         return out
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def team_of(engine: str, device: torch.device) -> Team:

@@ -18,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+ROWS = 20
+"""About so many rows of the history are printed; all are in the results."""
+
 File = Annotated[Path, typer.Argument(help="The coordinator's file (TOML).", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")]
 Kits = Annotated[Path | None, typer.Option(help="The folder of kits (NAME-kits beside the file by default).")]
@@ -45,7 +48,9 @@ def _show(progress: dict[str, Any]) -> None:
 
 def _print_table(outcome: dict[str, Any]) -> None:
     print(f"{'round':>6} {'loss':>10} {'accuracy':>9} {'gradients a site':>17} {'MB moved':>9}")
-    for row in outcome["rows"]:
+    rows = outcome["rows"]
+    step = -(-len(rows) // ROWS)
+    for row in rows[(len(rows) - 1) % step :: step]:  # the last one always
         moved = (row["bytes_up"] + row["bytes_down"]) / 1e6
         cells = f"{row['round']:6.0f} {row['train_loss']:10.5g} {row['train_accuracy']:9.3f}"
         print(f"{cells} {row['gradients_per_worker']:17.0f} {moved:9.2f}")
