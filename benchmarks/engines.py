@@ -1,4 +1,4 @@
-"""What a round costs beyond computing: `python benchmarks/engines.py torchrun` with 4 ranks, `… silo` with 10 sites.
+"""What a round costs beyond computing, under torchrun with 4 ranks and over 10 sites: `python benchmarks/engines.py`.
 
 The model has the size of the paper's (d = 308,310) and a worker takes one step of one sample, so that next to nothing
 is computed. Under torchrun the ranks run in turn rounds of the engine, and rounds in which each computes its own worker
@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import measure
 import torch
 from torch.nn.functional import cross_entropy
 
 import fewrounds as fr
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "engines.json"
 ROUNDS, TURNS = 20, 6
 RANKS, SITES = 4, 10
 
@@ -124,7 +124,6 @@ def silo() -> dict[str, object]:
     from fewrounds.silo.provision import provision
     from fewrounds.silo.settings import load_silo
 
-    seen: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         names = [f"site-{number}" for number in range(SITES)]
@@ -137,21 +136,19 @@ def silo() -> dict[str, object]:
             (kits / name / "site.py").write_text(SITE.format(here=str(HERE), number=number))
         with demo.started(kits, ["server", *names]):
             outcome = control.run(
-                settings, kits / "coordinator", folder / "out", print, lambda p: seen.append((p["round"], time.time()))
+                settings, kits / "coordinator", folder / "out", lambda text: None, lambda progress: None
             )
     a_round = outcome["rows"][-1]["seconds"] / settings.train.rounds
     return {"sites": SITES, "seconds a round": a_round}
 
 
+def engines() -> dict[str, object]:
+    with measure.alone():
+        return {"torchrun": torchrun(), "silo": silo()}
+
+
 if __name__ == "__main__":
-    part = sys.argv[1] if len(sys.argv) > 1 else ""
-    if part == "rank":
+    if sys.argv[1:] == ["rank"]:
         rank()
-    elif part in ("torchrun", "silo"):
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        results[part] = torchrun() if part == "torchrun" else silo()
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        print(json.dumps(results[part], indent=1))
     else:
-        print("give the part to measure: torchrun or silo", file=sys.stderr)
-        sys.exit(2)
+        print(json.dumps(engines(), indent=1))

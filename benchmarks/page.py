@@ -50,6 +50,8 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
     if "profile" in results:
         rows = [(name, f"{1e3 * seconds:.3f} ms") for name, seconds in results["profile"].items()]
         out["profile"] = [("one step of Local SGD on W1", "time"), *rows]
+    if "engines" in results:
+        out["engines"] = _engines(results["engines"])
     if "peers" in results:
         out["peers"] = _peers(results)
     return out
@@ -116,6 +118,19 @@ def _scaling(points: dict[str, Any]) -> list[tuple[str, ...]]:
         memory = [f"{found[P]['vectors']:.0f} d" for P in (counts[0], counts[-1])]
         rows.append((method, *times, *memory))
     return rows
+
+
+def _engines(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    team, silo = found["torchrun"], found["silo"]
+    times = team["milliseconds"]
+    return [
+        ("engine", "a round", "without the engine", "the engine"),
+        (
+            f"torchrun, {team['ranks']} ranks",
+            *(f"{times[name]:.1f} ms" for name in ("round", "computing and one all-reduce", "overhead")),
+        ),
+        (f"silo, {silo['sites']} sites", f"{silo['seconds a round']:.2f} s", "next to nothing", "all of it"),
+    ]
 
 
 def _peers(results: dict[str, Any]) -> list[tuple[str, ...]]:

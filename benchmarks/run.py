@@ -1,7 +1,7 @@
 """The table of speeds: every figure a ratio to a plain PyTorch loop, measured in turn with it. `make bench` runs this.
 
-What a part measures (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile) is kept in results.json, so
-that parts can be measured one at a time: `python benchmarks/run.py w1 w3`.
+What a part measures (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile, engines) is kept in
+results.json, so that parts can be measured one at a time: `python benchmarks/run.py w1 w3`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import page
 import torch
 from common import alone_on_a_core
 from costs import evaluation, profile, start
+from engines import engines
 from grids import grid_w1, grid_w3
 from one_core import w1, w2, w3
 
@@ -38,7 +39,7 @@ def scaling() -> dict[str, Any]:
     return out
 
 
-PARTS = {f.__name__: f for f in (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile)}
+PARTS = {f.__name__: f for f in (w1, w2, w3, grid_w1, grid_w3, scaling, start, evaluation, profile, engines)}
 
 
 def machine() -> dict[str, Any]:
