@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -142,7 +144,15 @@ def check_trace_and_output(method: fr.Method) -> None:
     assert torch.equal(parameters, result.x)
 
 
+def check_says_whether_workers_remember(method: fr.Method) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run(classifier(), method, rounds=3, checkpoint=folder)
+        newest = max(Path(folder).glob("round-*.json"))
+        assert bool(json.loads(newest.read_text())["content"]["memory"]) == method.remembers
+
+
 ALL = [
+    check_says_whether_workers_remember,
     check_deterministic_by_seed,
     check_block_size_is_irrelevant,
     check_tracing_is_irrelevant,

@@ -126,6 +126,10 @@ def spoilt(how: str):
             return ["x"]
         if how == "words for numbers":
             return {**reply, "gradients": "many"}
+        if how == "less than nothing":
+            return {**reply, "gradients": -5}
+        if how == "nan for a count":
+            return {**reply, "gradients": math.nan}
         return reply
 
     return spoil
@@ -138,6 +142,8 @@ FAULTS = {
     "text": "site site-2: its answer to .* has a str where a vector is expected",
     "no dict": "site site-2: it answered with a list",
     "words for numbers": "site site-2: its answer has no number gradients",
+    "less than nothing": "site site-2: its answer has no number gradients",
+    "nan for a count": "site site-2: its answer has no number gradients",
 }
 
 
@@ -229,7 +235,8 @@ def test_a_lost_site_takes_part_again_when_it_is_back(tmp_path: Path) -> None:
     near.spoil = fate
     absent: list[tuple[int, ...]] = []
     note = lambda record: absent.append(record.absent)  # noqa: E731
-    found = run(near, case, SCAFFOLD, 8, least=2, retry_seconds=0, callbacks=[note])
+    method = fr.LocalSGD(eta=0.05, K=2, b=2)
+    found = run(near, case, method, 8, least=2, retry_seconds=0, callbacks=[note])
     assert absent == [(), (), (1,), (1,), (1,), (), (), ()]
     assert found.ledger.missed == (0, 3, 0)
     assert {round for round, p in asked if p == 1} == {1, 2, 6, 7, 8}
@@ -239,7 +246,33 @@ def test_a_lost_site_takes_part_again_when_it_is_back(tmp_path: Path) -> None:
     near.restart([1])
     (tmp_path / "coordinator" / "checkpoint").rename(tmp_path / "coordinator" / "old")
     with pytest.raises(SiteError, match="site site-2 has come back with other data"):
-        run(near, case, SCAFFOLD, 8, least=2, retry_seconds=0, present=[0, 2])
+        run(near, case, method, 8, least=2, retry_seconds=0, present=[0, 2])
+
+
+def test_a_run_begins_with_all_sites(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    with pytest.raises(SiteError, match="site site-2 has never been there: a run begins with all sites"):
+        run(near, case, least=1, present=[0, 2])
+
+
+@pytest.mark.parametrize("when", ["hello", "check"])
+def test_a_site_that_is_lost_before_the_first_round(tmp_path: Path, when: str) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    run(near, case, rounds=2)
+
+    class Losing(NearSites):
+        def ask(self, message: dict, workers) -> dict:
+            self.lost = {1} if message["do"] == when else self.lost
+            return super().ask(message, workers)
+
+    losing = Losing(case, tmp_path)
+    with pytest.raises(SiteLostError, match="site site-2 is lost"):
+        run(losing, case, rounds=4)
+    losing.restart()
+    losing.lost.clear()
+    assert run(losing, case, rounds=4, least=2).ledger.missed == (0, 2, 0)
 
 
 def test_participants_are_drawn_among_those_who_are_there(tmp_path: Path) -> None:
@@ -294,6 +327,42 @@ def test_sites_that_do_not_agree_are_named(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("do", "change", "said"),
+    [
+        ("hello", {"problem": 3}, "its first answer cannot be used"),
+        ("hello", {"problem": {"l2": 0.01}}, "its first answer cannot be used"),
+        ("hello", {"size": "many"}, "its first answer cannot be used"),
+        ("hello", {"tested": -1}, "its first answer cannot be used"),
+        ("hello", {"data": None}, "its first answer cannot be used"),
+        ("check", {"losses": [1.0]}, "its answer has no losses"),
+        ("check", {"losses": [math.nan, 1.0]}, "site site-2 has another problem than site-1"),
+        ("check", {"losses": "low"}, "its answer has no losses"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_one_line(tmp_path: Path, do: str, change: dict, said: str) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    near.spoil = lambda p, message, reply: {**reply, **change} if p == 1 and message["do"] == do else reply
+    with pytest.raises(SiteError, match=said) as caught:
+        run(near, case)
+    assert "site-2" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_model_is_named_in_one_line(tmp_path: Path) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    deep = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(9)), torch.nn.Linear(6, 3)).double()
+    other = fr.Problem(deep, loss=torch.nn.functional.cross_entropy, l2=0.01, dtype=torch.float64)
+    near.definitions[1] = Definition(other, case.workers[1])
+    near.restart()
+    with pytest.raises(SiteError, match="site site-2 has another problem than site-1: model Sequential") as caught:
+        run(near, case)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 def test_changed_data_are_noticed_when_a_run_goes_on(tmp_path: Path) -> None:
     case = classifier()
     near = NearSites(case, tmp_path)
@@ -301,7 +370,7 @@ def test_changed_data_are_noticed_when_a_run_goes_on(tmp_path: Path) -> None:
     X, y = case.workers[1]
     near.definitions[1] = Definition(case.problem, (X + 0.1, y))
     near.restart()
-    with pytest.raises(fr.CheckpointError, match="worker 1 has other data"):
+    with pytest.raises(SiteError, match="site site-2 has other data than when the run began"):
         run(near, case)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import fewrounds as fr
 from experiments import fewrounds
-from fewrounds.silo.provision import ALLOWED
+from fewrounds.silo.provision import ALLOWED, EXAMPLE
 from fewrounds.silo.settings import load_silo
 from fewrounds.silo.start import check_site
 
@@ -87,7 +87,11 @@ def test_a_site_that_joins_later_gets_a_kit_of_the_same_authority(kits: Path) ->
     [
         (('"south"]', '"north"]'), "'north' is there twice"),
         (('"south"]', '"../x"]'), "letters, digits and hyphens"),
-        (('"south"]', '"server"]'), "is not 'server'"),
+        (('"south"]', '"server"]'), "no site can be named 'server'"),
+        (('"south"]', '"Coordinator"]'), "no site can be named 'Coordinator'"),
+        (("[method]", "[server]\nhost = 'my_server'\n[method]"), "the name by which sites reach the server"),
+        (("[method]", "[server]\nhost = ''\n[method]"), "the name by which sites reach the server"),
+        (("[method]", "[server]\nhost = 'north'\n[method]"), "'north' is the name of a site"),
         (("local-sgd", "local-sdg"), "did you mean 'local-sgd'"),
         (("K = 2", "M = 2"), "no setting 'M'"),
         (("rounds = 3", "rounds = -1"), "rounds"),
@@ -101,6 +105,12 @@ def test_a_mistake_in_the_file_is_one_line(tmp_path: Path, change: tuple[str, st
     with pytest.raises(fr.SettingError, match=said) as caught:
         load_silo(write(tmp_path, FILE.replace(*change)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_method_with_memory_cannot_go_on_without_a_site(tmp_path: Path) -> None:
+    text = FILE.replace("local-sgd", "scaffold") + '[loss]\non_loss = "continue"\n'
+    with pytest.raises(fr.SettingError, match="scaffold keeps a vector at every site"):
+        load_silo(write(tmp_path, text))
 
 
 @pytest.mark.parametrize("command", ["provision", "run", "status"])
@@ -126,6 +136,9 @@ def test_without_kits_one_line_says_so(tmp_path: Path, command: str) -> None:
         ("x = 1", "has no function problem()"),
         ("import nothing_of_that_name", "ModuleNotFoundError"),
         ("def problem(): return 3\ndef data(): return 4", "problem() returned a int, expected a fewrounds.Problem"),
+        (EXAMPLE, "data() failed: NotImplementedError"),
+        (SITE.replace("def data():", "def data():\n    open('/nothing')"), "data() failed: FileNotFoundError"),
+        (SITE + "\ndef test():\n    return torch.randn(8, 5), torch.randint(3, (8,))\n", "the test set"),
         (SITE.replace("(8, 4)", "(8, 5)"), "the loss failed on 4 samples"),
         (SITE.replace("torch.randint(3, (8,))", "torch.full((8,), 7)"), "label 7"),
         (SITE + "ALLOW = 'os'\n", "ALLOW must be a list"),

@@ -148,7 +148,18 @@ def train(
             hosted=lambda p: team.owner(p) == team.rank,
         )
     )
-    sizes, evaluated = team.together(lambda: _agree(team, problem, method, rounds, seed, weights, sources, count))
+    others = {
+        "checkpoint": checkpoint is not None,
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_seconds": checkpoint_seconds,
+        "evaluate_every": evaluate_every,
+        "evaluate_last": evaluate_last,
+        "resume": resume,
+        "trace": trace,
+    }
+    sizes, evaluated = team.together(
+        lambda: _agree(team, problem, method, rounds, seed, weights, sources, count, others)
+    )
     method.check(sizes)
     x_start = team.share(_start(problem, x0).cpu()).to(problem.device)
 
@@ -205,6 +216,7 @@ def _agree(
     weights: str,
     sources: dict[int, Source],
     count: int,
+    others: dict[str, Any],
 ) -> tuple[list[float], list[float]]:
     """What every process knows of all workers: their sizes, and how many samples of each are evaluated."""
     if count < team.size:
@@ -217,6 +229,7 @@ def _agree(
         "weights": weights,
         "number of workers": count,
         "kind of samples": signature(next(next(iter(sources.values())).everything())),
+        **others,
     }
     told = team.gather((settings, {p: (source.size, evaluated_samples(source)) for p, source in sources.items()}))
     for rank, (other, _) in enumerate(told):

@@ -69,9 +69,9 @@ def test_what_is_done_is_not_done_again(federation: Federation) -> None:
     longer = federation.run("once", "train.rounds=25")
     assert longer.returncode == 0, longer.stderr
     torch.testing.assert_close(federation.model("once"), in_one_process(rounds=25).x, rtol=1e-10, atol=1e-10)
-    other = federation.run("once", "method.eta=0.07")
+    other = federation.run("once", "train.rounds=25", "method.K=4")
     assert other.returncode == 2
-    assert "eta" in other.stderr
+    assert "its method has K 3, this one 4" in other.stderr
     assert "Traceback" not in other.stderr
 
 

@@ -242,6 +242,36 @@ def test_the_coordinator_may_not_stop_a_site(all_there: Federation) -> None:
 # ---------------------------------------------------------------------- what a site sends
 
 
+def test_a_site_cannot_ask_another(all_there: Federation) -> None:
+    """FLARE carries calls between sites of a job; a site answers the coordinator alone."""
+    said = all_there.folder / "said"
+    site = all_there.kits / "south" / "site.py"
+    usual = site.read_text()
+    curious = f"""
+
+from nvflare.collab import collab
+honest = site.Site.answer
+
+
+def answer(self, message):
+    if message["do"] == "task" and message["round"] == 2:
+        task = {{**message, "task": "fewrounds.methods.tasks:sample_gradient", "attempt": "mine", "round": 1}}
+        replies = collab.get_clients(["north"])(timeout=10).ask(task)
+        Path({str(said)!r}).write_text(repr(list(replies)))
+    return honest(self, message)
+
+
+site.Site.answer = answer
+"""
+    site.write_text(usual + curious)
+    try:
+        done = all_there.run("curious")
+    finally:
+        site.write_text(usual)
+    assert done.returncode == 0, done.stderr
+    assert said.read_text() == "[('north', {'error': 'only the coordinator may ask'})]"
+
+
 def test_bytes_from_a_site_are_numbers_and_nothing_else(all_there: Federation) -> None:
     """A pickle of the right length where a vector should be: it is read as numbers, or refused, and never loaded."""
     marker = all_there.folder / "owned"

@@ -40,6 +40,8 @@ class Method(ABC):
     """The name in the registry."""
     local: ClassVar[bool]
     """Whether a worker takes several steps a round (K steps of batch b) or one (batch b)."""
+    remembers: ClassVar[bool] = False
+    """Whether its workers keep vectors from round to round."""
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     """The words that a setting may be."""
 

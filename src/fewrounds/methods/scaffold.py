@@ -35,6 +35,7 @@ class SCAFFOLD(Method):
     """Settings: step size eta, K local steps of batch b, option "I" or "II", server step eta_g."""
 
     local: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"option": ("I", "II")}
     K: int
     b: int

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewrounds.errors import FewroundsError, SettingError
-from fewrounds.experiment.store import Store, now
+from fewrounds.experiment.store import DONE, Store, now
 from fewrounds.silo.provision import ADMIN
 from fewrounds.silo.results import save_results, saved_results
 from fewrounds.silo.settings import Silo
@@ -30,6 +30,8 @@ START = 120.0
 """The same before its first sign of life: FLARE starts a process at every site."""
 STALE = 35.0
 """Sites report to the server every ten seconds; one that has not for so long is not there, whatever the server says."""
+GRACE = 30.0
+"""Where a run may go on without some sites, they are waited for so long before it does."""
 END = 15.0
 """A job that has done its work is given so long to end by itself."""
 
@@ -211,21 +213,25 @@ def _to_the_end(
     show: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
     furthest, in_vain = 0, 0
+    until = time.monotonic() + silo.loss.patience_seconds
     while True:
-        reached, outcome = _once(federation, silo, name, folder, say, show)
-        in_vain = 0 if reached.round > furthest else in_vain + 1
-        furthest = max(furthest, reached.round)
-        if outcome is None and in_vain >= ATTEMPTS:
-            what = f"{ATTEMPTS} jobs in a row ended without a round ({reached.status})"
-            raise FederationError(f"{what}: the reason is in the server's log")
-        if outcome is None:
-            say(f"the job was lost ({reached.status}); it goes on from its last whole round")
-        elif outcome["outcome"] == "stopped" or (outcome["outcome"] == "lost" and silo.loss.on_loss == "stop"):
-            raise FederationError(outcome["reason"])
-        elif outcome["outcome"] == "lost":
-            say(outcome["reason"])
+        reached, outcome = _once(federation, silo, name, folder, until, say, show)
+        if reached.round > furthest:
+            furthest, in_vain, until = reached.round, 0, time.monotonic() + silo.loss.patience_seconds
         else:
+            in_vain += 1
+        if outcome is not None and outcome["outcome"] in DONE:
             return outcome
+        why = reached.status if outcome is None else outcome["reason"]
+        if outcome is not None and outcome["outcome"] == "stopped":
+            raise FederationError(why)
+        if silo.loss.on_loss == "stop":
+            gone = _gone(federation, silo.sites, wait=STALE + 10) if outcome is None else []
+            if outcome is not None or gone:
+                raise FederationError(why if outcome is not None else f"site {gone[0]} is lost: it no longer reports")
+        if in_vain >= ATTEMPTS:
+            raise FederationError(f"{ATTEMPTS} jobs in a row ended without a round, the last: {why}")
+        say(f"{'the job was lost: ' if outcome is None else ''}{why}; it goes on from its last whole round")
 
 
 def _once(
@@ -233,11 +239,12 @@ def _once(
     silo: Silo,
     name: str,
     folder: Path,
+    until: float,
     say: Callable[[str], None],
     show: Callable[[dict[str, Any]], None],
 ) -> tuple[Reached, dict[str, Any] | None]:
     """One job: how far it came, and its outcome if it has left one."""
-    sites = _wait_for_sites(federation, silo, say)
+    sites = _wait_for_sites(federation, silo, until, say)
     try:
         job = federation.submit(silo, name, sites)
     except FederationError as error:
@@ -257,9 +264,9 @@ def _once(
     return reached, None
 
 
-def _wait_for_sites(federation: Federation, silo: Silo, say: Callable[[str], None]) -> list[str]:
+def _wait_for_sites(federation: Federation, silo: Silo, until: float, say: Callable[[str], None]) -> list[str]:
     """The sites to run with: all of them, or after a while those that are there, where that is allowed."""
-    until = time.monotonic() + silo.loss.patience_seconds
+    grace = min(until, time.monotonic() + GRACE)
     told: list[str] | None = None
     reached = False
     while True:
@@ -277,11 +284,7 @@ def _wait_for_sites(federation: Federation, silo: Silo, say: Callable[[str], Non
         if reached and missing != told:
             say(f"waiting for {', '.join(missing)}")
             told = missing
-        if (
-            silo.least is not None
-            and len(here) >= silo.least
-            and time.monotonic() > until - silo.loss.patience_seconds + 30
-        ):
+        if silo.least is not None and len(here) >= silo.least and time.monotonic() > grace:
             say(f"going on without {', '.join(missing)}")
             return here
         if time.monotonic() > until:
@@ -330,11 +333,18 @@ def _watch(federation: Federation, job: str, sites: list[str], show: Callable[[d
         time.sleep(POLL)
 
 
-def _gone(federation: Federation, sites: list[str]) -> list[str]:
-    with contextlib.suppress(FederationError):
-        here = federation.connected().sites
-        return [name for name in sites if name not in here]
-    return []
+def _gone(federation: Federation, sites: list[str], wait: float = 0.0) -> list[str]:
+    """The sites that no longer report; it takes a while before that shows."""
+    until = time.monotonic() + wait
+    while True:
+        with contextlib.suppress(FederationError):
+            here = federation.connected().sites
+            gone = [name for name in sites if name not in here]
+            if gone or time.monotonic() >= until:
+                return gone
+        if time.monotonic() >= until:
+            return []
+        time.sleep(POLL)
 
 
 def _has_finished(federation: Federation, job: str) -> bool:

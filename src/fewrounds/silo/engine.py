@@ -190,7 +190,7 @@ class SiloEngine(BaseEngine):
             for p, reply in replies.items():
                 self._sent[p].update(dict.fromkeys(numbers, self.round))
                 out[p] = self._vectors(p, reply, None, message["task"])
-                self._gradients[p] = self._gradients.get(p, 0) + int(self._number(p, reply, "gradients"))
+                self._gradients[p] = self._gradients.get(p, 0) + self._count(p, reply, "gradients")
                 self.wire_up += sum(map(len, reply["vectors"]))
         if len({len(parts) for parts in out.values()}) > 1:
             raise SiteError(f"round {self.round}: the sites sent different numbers of vectors for {message['task']}")
@@ -233,6 +233,12 @@ class SiloEngine(BaseEngine):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise SiteError(f"site {self.names[p]}: its answer has no number {name}")
         return float(value)
+
+    def _count(self, p: int, reply: Message, name: str) -> int:
+        value = reply.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise SiteError(f"site {self.names[p]}: its answer has no number {name}")
+        return value
 
     def _numbered(self, vector: Tensor) -> int:
         known = self._numbers.get(id(vector))

@@ -33,7 +33,10 @@ PING_SECONDS = 10.0
 """How often a site that has not answered yet is asked whether it is still there, and how long it may take to say so."""
 PINGS = 2
 """A site that has not said so so many times in a row is lost."""
+BUSY_SECONDS = 5.0
 LOCK_SECONDS = 60.0
+SERVER = "server"
+"""By this name FLARE says that it is the server who calls."""
 OUTCOME = "outcome.json"
 MODEL = "model.safetensors"
 
@@ -46,13 +49,21 @@ class SiteJob:
         self.site: Site | None = None
         self.kit = Path(collab.workspace.get_root_dir())
         self.name = collab.site_name
+        self.busy = threading.Lock()
 
     @collab.publish
     def ask(self, message: Message) -> Message:
-        if self.site is None and not self._load():  # with the first message: it may take longer than FLARE waits above
-            return {"error": "its site.py cannot be used: the reason is in the site's own log"}
-        assert self.site is not None
-        return self.site.answer(message)
+        if collab.caller != SERVER:  # FLARE lets sites call each other
+            return {"error": "only the coordinator may ask"}
+        if not self.busy.acquire(timeout=BUSY_SECONDS):  # FLARE does not stop a call that it no longer waits for
+            return {"busy": True}
+        try:
+            if self.site is None and not self._load():  # now, because it may take longer than FLARE waits above
+                return {"error": "its site.py cannot be used: the reason is in the site's own log"}
+            assert self.site is not None
+            return self.site.answer(message)
+        finally:
+            self.busy.release()
 
     def _load(self) -> bool:
         try:
@@ -96,26 +107,36 @@ class FlareSites:
             except queue.Empty:
                 waiting = [name for name, p in names.items() if p not in out]
                 silent = {name: silent.get(name, 0) + 1 for name in self._not_there(waiting)}
+                _not_aborted()
                 for name in [name for name, times in silent.items() if times >= PINGS]:
                     out[names[name]] = SiteLostError("it does not answer")
                 continue
             if found is None:  # all have answered, or failed
+                _not_aborted()
                 for name, p in names.items():
                     if p not in out:
                         out[p] = _lost(results.failures.get(name))
             else:
                 name, reply = found
-                out.setdefault(names[name], reply)
+                busy = isinstance(reply, dict) and "busy" in reply
+                lost = SiteLostError("it is still busy with what it was asked before")
+                out.setdefault(names[name], lost if busy else reply)
         return out
 
     def is_there(self, p: int) -> bool:
-        return not self._not_there([self.names[p]])
+        return p in self.present and not self._not_there([self.names[p]])
 
     def _not_there(self, names: Sequence[str]) -> list[str]:
         """Those of these sites that do not say that they are there."""
         results = collab.get_clients(list(names))(timeout=PING_SECONDS).alive()
         answered = {name for name, _ in results}
         return [name for name in names if name not in answered]
+
+
+def _not_aborted() -> None:
+    """While a job is being ended, sites that do not answer are not lost."""
+    if collab.is_aborted:
+        raise RunAborted("the job is being ended")
 
 
 def _lost(failure: Any) -> SiteLostError:
@@ -166,7 +187,8 @@ class Coordinator:
         except SiteLostError as error:
             outcome = {"outcome": "lost", "reason": str(error)}
         except FewroundsError as error:
-            outcome = {"outcome": "stopped", "reason": str(error)}
+            reason = str(error).replace(str(folder), "the server's folder of this run")
+            outcome = {"outcome": "stopped", "reason": reason}
         else:
             write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
             outcome = {

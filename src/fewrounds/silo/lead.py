@@ -24,6 +24,8 @@ from fewrounds.silo.messages import VERSION, Message, SiteError, SiteLostError, 
 FACTS = ("problem", "kind", "size", "evaluated", "tested", "data")
 """What is remembered of a site."""
 SITES = "sites.json"
+PROBES = 2
+"""Points at which `fewrounds.checks.probe` takes the loss."""
 
 
 @dataclass(frozen=True)
@@ -68,28 +70,42 @@ def lead(
         "start": names[here[0]],
     }
 
+    lost: dict[int, str] = {}
+
+    def heard(replies: dict[int, Message | SiteLostError]) -> dict[int, Message]:
+        """Those that say something. Where a round may be done without some, those that do not are put aside."""
+        out = {}
+        for p, reply in replies.items():
+            if isinstance(reply, SiteLostError) and plan.least is not None:
+                lost[p] = str(reply)
+            else:
+                out[p] = _said(names[p], reply)
+        return out
+
     def greeted(workers: Sequence[int]) -> dict[int, Message]:
-        return {p: _said(names[p], reply) for p, reply in sites.ask(hello, workers).items()}
+        return {p: _facts(names[p], reply) for p, reply in heard(sites.ask(hello, workers)).items()}
 
     def tried(workers: Sequence[int]) -> dict[int, list[float]]:
         check = {"do": "check", "x": packed(start), "compile": plan.compile}
-        return {p: _losses(names[p], reply) for p, reply in sites.ask(check, workers).items()}
+        return {p: _losses(names[p], reply) for p, reply in heard(sites.ask(check, workers)).items()}
 
     def welcome(p: int) -> bool:
         """Whether a site that was lost is back; it is asked all that it was asked at first."""
         if not sites.is_there(p):
             return False
-        try:
-            reply = greeted([p])[p]
-            if json.dumps({key: reply.get(key) for key in FACTS}) != json.dumps(facts[p]):
-                raise SiteError(f"site {names[p]} has come back with other data or another problem")
-            own = tried([p])[p]
-        except SiteLostError:
+        reply = greeted([p]).get(p)
+        if reply is None:
             return False
-        _compare(names, {**losses, p: own}, tolerance)
-        return True
+        if json.dumps({key: reply[key] for key in FACTS}) != json.dumps(facts[p]):
+            raise SiteError(f"site {names[p]} has come back with other data or another problem")
+        own = tried([p])
+        _compare(names, {**losses, **own}, tolerance)
+        return p in own
 
     told = greeted(here)
+    here = [p for p in here if p in told]
+    if not here:
+        raise SiteLostError(f"site {names[min(lost)]} is lost: {lost[min(lost)]}")
     facts = _agreed(names, told, folder / SITES)
     problem = facts[0]["problem"]
     sizes = [fact["size"] for fact in facts]
@@ -97,6 +113,9 @@ def lead(
     start = _start(names[here[0]], told[here[0]], folder / "start.safetensors")
     tolerance = 1e-9 if start.dtype == torch.float64 else 1e-4
     losses = tried(here)
+    here = [p for p in here if p in losses]
+    if not here:
+        raise SiteLostError(f"site {names[min(lost)]} is lost: {lost[min(lost)]}")
     _compare(names, losses, tolerance)
     plan.method.check(sizes)
     engine = SiloEngine(
@@ -104,7 +123,7 @@ def lead(
         least=plan.least, welcome=welcome, retry_seconds=plan.retry_seconds,
     )  # fmt: skip
     for p in set(range(len(names))) - set(here):
-        engine.leave_out(p, "it is not connected")
+        engine.leave_out(p, lost.get(p, "it is not connected"))
     every = plan.evaluate_every or default_cadence(
         plan.rounds,
         plan.method.gradients_per_round(sizes),
@@ -147,32 +166,54 @@ def _said(name: str, reply: Any) -> Message:
     return reply
 
 
-def _losses(name: str, reply: Any) -> list[float]:
-    losses = _said(name, reply).get("losses")
-    if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
+def _losses(name: str, reply: Message) -> list[float]:
+    losses = reply.get("losses")
+    if not isinstance(losses, list) or len(losses) != PROBES or not all(isinstance(loss, float) for loss in losses):
         raise SiteError(f"site {name}: its answer has no losses of the made-up samples")
     return losses
+
+
+def _facts(name: str, reply: Message) -> Message:
+    """The reply to hello, if all that is to be known of the site is there and can be."""
+    numbers = [reply.get(key) for key in ("size", "evaluated", "tested")]
+    problem = reply.get("problem")
+    if (
+        not all(isinstance(n, (int, float)) and not isinstance(n, bool) and n >= 0 for n in numbers)
+        or not all(isinstance(reply.get(key), str) for key in ("kind", "data"))
+        or not isinstance(problem, dict)
+        or not {"dtype", "l2"} <= set(problem)
+        or not isinstance(problem["l2"], (int, float))
+    ):
+        raise SiteError(f"site {name}: its first answer cannot be used")
+    return reply
 
 
 def _agreed(names: Sequence[str], told: dict[int, Message], path: Path) -> list[Message]:
     """What is known of every site, those that are not there from an earlier start; refused if they do not agree."""
     known: dict[str, Message] = json.loads(path.read_text()) if path.exists() else {}
     for p, reply in told.items():
-        if not set(FACTS) <= set(reply):
-            raise SiteError(f"site {names[p]}: its first answer is not complete")
+        if names[p] in known and known[names[p]]["data"] != reply["data"]:
+            raise SiteError(f"site {names[p]} has other data than when the run began")
         known[names[p]] = {key: reply[key] for key in FACTS}
     missing = [name for name in names if name not in known]
     if missing:
-        raise SiteLostError(f"site {missing[0]} has never been there")
+        raise SiteError(f"site {missing[0]} has never been there: a run begins with all sites")
     facts = [known[name] for name in names]
+    first = {**facts[0]["problem"], "kind of samples": facts[0]["kind"]}
     for name, fact in zip(names, facts, strict=True):
-        for key, value in {**fact["problem"], "kind of samples": fact["kind"]}.items():
-            first = {**facts[0]["problem"], "kind of samples": facts[0]["kind"]}[key]
-            if value != first:
-                raise SiteError(f"site {name} has another problem than {names[0]}: {key} {value}, not {first}")
+        own = {**fact["problem"], "kind of samples": fact["kind"]}
+        for key in {**first, **own}:
+            if own.get(key) != first.get(key):
+                values = f"{_short(own.get(key))}, not {_short(first.get(key))}"
+                raise SiteError(f"site {name} has another problem than {names[0]}: {key} {values}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(known, indent=1).encode())
     return facts
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _start(name: str, reply: Message, path: Path) -> Tensor:
@@ -194,7 +235,8 @@ def _compare(names: Sequence[str], losses: dict[int, list[float]], tolerance: fl
     first = min(losses)
     for p, own in losses.items():
         for a, b in zip(own, losses[first], strict=True):
-            if math.isfinite(b) and not abs(a - b) <= tolerance * max(1.0, abs(b)):
+            same = abs(a - b) <= tolerance * max(1.0, abs(b)) if math.isfinite(b) else not math.isfinite(a)
+            if not same:
                 raise SiteError(
                     f"site {names[p]} has another problem than {names[first]}: "
                     f"on the same made-up samples its loss is {a:.9g}, not {b:.9g}"

@@ -40,7 +40,8 @@ def saved_results(store: Store, silo: Silo, run: str) -> dict[str, Any] | None:
     record = store.record(run)
     if record is None or not store.is_done(run):
         return None
-    if {**record, **_spec(silo, record["model"]["l2"]).identity()} != record or record["names"] != silo.sites:
+    same = {**_spec(silo, record["model"]["l2"]).identity(), "method_settings": silo.method_to_run().settings()}
+    if {**record, **same} != record or record["names"] != silo.sites:
         return None
     rows = store.history(run).to_dict("records")
     return {"outcome": record["outcome"], "rows": rows, "ledger": record["ledger"], "l2": record["model"]["l2"]}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fewrounds.errors import SettingError
 from fewrounds.experiment.config import Count, MethodName, Positive
 from fewrounds.methods.base import Method, method
 from fewrounds.settings import Section, load_settings
@@ -16,8 +19,19 @@ NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 def _name(value: str) -> str:
-    if not NAME.fullmatch(value) or value == "server":
-        raise ValueError("a name has letters, digits and hyphens, begins and ends with none, and is not 'server'")
+    if not NAME.fullmatch(value):
+        raise ValueError("a name has letters, digits and hyphens, and begins and ends with a letter or digit")
+    if value.lower() in ("server", "coordinator"):
+        raise ValueError(f"no site can be named {value!r}: there is a kit of that name")
+    return value
+
+
+def _host(value: str) -> str:
+    with contextlib.suppress(ValueError):
+        ipaddress.IPv4Address(value)
+        return value
+    if not all(NAME.fullmatch(label) for label in value.split(".")):
+        raise ValueError("give the name by which sites reach the server, or its IPv4 address")
     return value
 
 
@@ -27,7 +41,7 @@ Name = Annotated[str, AfterValidator(_name)]
 class Server(Section):
     """How sites reach the server."""
 
-    host: str = "localhost"
+    host: Annotated[str, AfterValidator(_host)] = "localhost"
     """The name or address in the server's certificate, by which sites connect."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8002
 
@@ -68,6 +82,8 @@ class Silo(Section):
         twice = [name for name in self.sites if self.sites.count(name) > 1]
         if twice:
             raise ValueError(f"sites: {twice[0]!r} is there twice")
+        if self.server.host in self.sites:
+            raise ValueError(f"server.host: {self.server.host!r} is the name of a site")
         if self.loss.least_sites is not None and self.loss.least_sites > len(self.sites):
             raise ValueError(f"loss.least_sites = {self.loss.least_sites}, but there are {len(self.sites)} sites")
         return self
@@ -84,5 +100,10 @@ class Silo(Section):
 def load_silo(path: str | Path, overrides: list[str] | None = None) -> Silo:
     """Read and check the coordinator's file, the method's settings too."""
     silo = load_settings(path, Silo, overrides)
-    silo.method_to_run()
+    method = silo.method_to_run()
+    if silo.loss.on_loss == "continue" and method.remembers:
+        raise SettingError(
+            f"loss.on_loss = 'continue': {method.name} keeps a vector at every site, and goes to a wrong point once a "
+            "round was done without one; use 'wait' or 'stop'"
+        )
     return silo

@@ -61,14 +61,23 @@ def load_definition(path: Path) -> Definition:
     for name in ("problem", "data"):
         if not callable(getattr(module, name, None)):
             raise SettingError(f"{path} has no function {name}()")
-    problem = module.problem()
+    problem = _called(module.problem, path)
     if not isinstance(problem, Problem):
         raise SettingError(f"{path}: problem() returned a {type(problem).__name__}, expected a fewrounds.Problem")
     test: Callable[[], Any] | None = getattr(module, "test", None)
     allow = getattr(module, "ALLOW", ())
     if isinstance(allow, str) or not all(isinstance(name, str) for name in allow):
         raise SettingError(f"{path}: ALLOW must be a list of names of modules")
-    return Definition(problem, module.data(), test() if test is not None else None, tuple(allow))
+    data = _called(module.data, path)
+    return Definition(problem, data, _called(test, path) if test is not None else None, tuple(allow))
+
+
+def _called(function: Callable[[], Any], path: Path) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:300]
+        raise SettingError(f"{path}: {function.__name__}() failed: {reason}") from error
 
 
 class Site:
@@ -128,7 +137,7 @@ class Site:
         )
         source = self._sources[p]
         self._example = example_of([source])
-        self._test = self._test_source(cast)
+        self._test = test_source(self.definition, cast, self._example)
         run = hashlib.sha256(str(message["run"]).encode()).hexdigest()[:16]
         self._memory = SiteMemory(self.folder / "memory" / run)
         self._round = None
@@ -209,13 +218,6 @@ class Site:
         except ValueError as error:
             raise SettingError(f"the coordinator sent {error}") from None
 
-    def _test_source(self, cast: Cast) -> Source | None:
-        if self.definition.test is None:
-            return None
-        z = cast(read_batch(self.definition.test, "the test set", has_target=cast.has_target), "the test set")
-        check_alike(z, self._example, "the test set", "the data")
-        return Shard(z)
-
     def _seal(self, source: Source) -> str:
         """By which the coordinator notices that the data have changed, and nothing else: the key stays here."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -224,6 +226,14 @@ class Site:
             path.touch(mode=0o600)
             path.write_text(secrets.token_hex(32))
         return hmac.new(path.read_bytes(), source.fingerprint().encode(), hashlib.sha256).hexdigest()
+
+
+def test_source(definition: Definition, cast: Cast, example: Batch) -> Source | None:
+    if definition.test is None:
+        return None
+    z = cast(read_batch(definition.test, "the test set", has_target=cast.has_target), "the test set")
+    check_alike(z, example, "the test set", "the data")
+    return Shard(z)
 
 
 def _made_up(example: Batch) -> Batch:

@@ -14,9 +14,8 @@ from fewrounds.checks import check_labels, check_problem, example_of
 from fewrounds.data.shards import signature
 from fewrounds.data.sources import Cast, load_workers
 from fewrounds.draws import Draws
-from fewrounds.errors import SettingError
 from fewrounds.silo.provision import ORGANISATION, settle_here
-from fewrounds.silo.site import load_definition
+from fewrounds.silo.site import load_definition, test_source
 
 SOON = 5.0
 """A process that ends within so many seconds of its start is not started again at once."""
@@ -86,10 +85,8 @@ def check_site(kit: Path) -> str:
     cast = Cast(problem.dtype, problem.device, problem.has_model)
     sources, _ = load_workers([definition.data], cast, evaluation_rng=lambda p: Draws(0).generator("evaluation", 0, p))
     example = example_of([sources[0]])
-    check_labels(problem, sources, None, example, problem.start)
+    check_labels(problem, sources, test_source(definition, cast, example), example, problem.start)
     check_problem(problem, example, problem.start)
-    if any(not isinstance(name, str) for name in definition.allow):
-        raise SettingError(f"{kit / 'site.py'}: ALLOW must be a list of names of modules")
     size = sources[0].size
     count = f"{int(size)} samples" if size != float("inf") else "a stream of samples"
     return f"{name_of(kit)}: {count} of {signature(example)}, a problem of {problem.dim} numbers"
