@@ -15,7 +15,7 @@ test: $(READY) lint
 
 # What downloads data or takes minutes.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Speeds against plain PyTorch loops (about an hour on two cores, with nothing else running), and the tables and
 # charts of docs/performance.md. `benchmarks/peers/run.py` measures other systems the same way.

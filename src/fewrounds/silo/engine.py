@@ -43,7 +43,7 @@ class SiloEngine(BaseEngine):
         *,
         least: int | None = None,
         welcome: Callable[[int], bool] = lambda p: False,
-        retry_seconds: float = 60.0,
+        retry_seconds: float = 30.0,
     ) -> None:
         """`least`: with how many sites a round may go on where others are lost; None if it may not.
 

@@ -42,7 +42,7 @@ class Plan:
     compile: bool | str = "auto"
     least: int | None = None
     """With how many sites a round may go on where others are lost; None if it may not."""
-    retry_seconds: float = 60.0
+    retry_seconds: float = 30.0
     """How often a lost site is asked whether it is back."""
 
 

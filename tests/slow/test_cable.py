@@ -57,4 +57,4 @@ def test_a_cut_that_heals(tmp_path: Path) -> None:
     assert gone_on["code"] == 0, gone_on["said"]
     north, south, west = gone_on["ledger"]["missed"]
     assert (north, south) == (0, 0)
-    assert 0 < west < 1150, "and it was back before the end"
+    assert 0 < west < 750, "and it was back before the end"
