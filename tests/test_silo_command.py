@@ -15,8 +15,6 @@ from fewrounds.silo.provision import ALLOWED, EXAMPLE
 from fewrounds.silo.settings import load_silo
 from fewrounds.silo.start import check_site
 
-pytest.importorskip("nvflare")
-
 FILE = """name = "trial"
 sites = ["north", "south"]
 [train]

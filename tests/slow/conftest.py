@@ -8,7 +8,6 @@ import pytest
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """A server and three sites, started once; a test that stops one starts it again."""
-    pytest.importorskip("nvflare")
     from federation import Federation
 
     found = Federation(tmp_path_factory.mktemp("federation"))

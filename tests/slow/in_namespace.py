@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -67,53 +67,50 @@ def moved() -> int:
     return int(numbers[0]) + int(numbers[8])
 
 
-def federation(folder: Path, inside: list[str], site: str) -> Federation:
-    found = Federation(folder, PLACED, site)
-    found.prefixes["west"] = inside
-    return found
+@contextlib.contextmanager
+def started(folder: Path, site: str) -> Iterator[tuple[Federation, list[str]]]:
+    """A federation whose west is at the end of the cable, and the words before a command that is to run there."""
+    with cable() as inside:
+        here = Federation(folder, PLACED, site)
+        here.prefixes["west"] = inside
+        here.start()
+        try:
+            yield here, inside
+        finally:
+            here.stop()
 
 
 def wire(folder: Path) -> dict:
     """What more rounds cost on the cable, and what the ledger says they cost."""
+    few, many = 5, 25
     out = {}
-    with cable() as inside:
-        here = federation(folder, inside, LARGE)
-        here.start()
-        try:
-            for method in ("local-sgd", "scaffold"):
-                costs = []
-                for rounds in (5, 25):
-                    before, began = moved(), time.monotonic()
-                    sets = [f"train.method='{method}'", f"train.rounds={rounds}", "train.evaluate_every=100"]
-                    done = here.run(f"{method} {rounds}", *sets, "method.b=1", "method.K=1")
-                    assert done.returncode == 0, done.stderr
-                    crossed, seconds = moved() - before, time.monotonic() - began
-                    ledger = here.record(f"{method} {rounds}")["ledger"]
-                    told = (ledger["vectors_up"] + ledger["vectors_down"]) * ledger["vector_bytes"] / 3
-                    costs.append((crossed, told, seconds))
-                (a, b), rounds = costs, 20
-                out[method] = {"crossed": b[0] - a[0], "told": b[1] - a[1], "messages": rounds, "runs": costs}
-        finally:
-            here.stop()
+    with started(folder, LARGE) as (here, _):
+        for method in ("local-sgd", "scaffold"):
+            costs = []
+            for rounds in (few, many):
+                before = moved()
+                sets = [f"train.method='{method}'", f"train.rounds={rounds}", "train.evaluate_every=100"]
+                done = here.run(f"{method} {rounds}", *sets, "method.b=1", "method.K=1")
+                assert done.returncode == 0, done.stderr
+                ledger = here.record(f"{method} {rounds}")["ledger"]
+                told = (ledger["vectors_up"] + ledger["vectors_down"]) * ledger["vector_bytes"] / 3
+                costs.append((moved() - before, told))
+            (crossed, told), (crossed_more, told_more) = costs
+            out[method] = {"crossed": crossed_more - crossed, "told": told_more - told, "messages": many - few}
     return out
 
 
 def cut(folder: Path) -> dict:
     """A cut that heals, with each setting."""
     out = {}
-    with cable() as inside:
-        here = federation(folder, inside, SITE)
-        here.start()
+    with started(folder, SITE) as (here, inside):
 
-        def down_for(seconds: float) -> None:
+        def trial(name: str, seconds: float, *sets: str) -> None:
+            running = here.begin(name, "train.rounds=100", "train.evaluate_every=10", *sets)
+            running.reaches(20)
             sh(*inside, "ip", "link", "set", "there", "down")
             time.sleep(seconds)
             sh(*inside, "ip", "link", "set", "there", "up")
-
-        def trial(name: str, action: Callable[[], None], *sets: str) -> None:
-            running = here.begin(name, "train.rounds=100", "train.evaluate_every=10", *sets)
-            running.reaches(20)
-            action()
             code = running.ends(420)
             out[name] = {"code": code, "said": running.said}
             if code == 0:
@@ -122,19 +119,10 @@ def cut(folder: Path) -> dict:
                 out[name]["same ledger"] = out[name]["ledger"] == expected.ledger.to_json()
                 out[name]["same x"] = torch.allclose(here.model(name), expected.x, rtol=1e-10, atol=1e-10)
 
-        try:
-            trial("short", lambda: down_for(3))
-            trial("long", lambda: down_for(45))
-            trial("stop", lambda: down_for(45), "loss.on_loss='stop'")
-            trial(
-                "continue",
-                lambda: down_for(45),
-                "loss.on_loss='continue'",
-                "train.rounds=1200",
-                "train.evaluate_every=1",
-            )
-        finally:
-            here.stop()
+        trial("short", 3)
+        trial("long", 45)
+        trial("stop", 45, "loss.on_loss='stop'")
+        trial("continue", 45, "loss.on_loss='continue'", "train.rounds=800", "train.evaluate_every=1")
     return out
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("nvflare")
 
 HERE = Path(__file__).parent
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]

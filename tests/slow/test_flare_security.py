@@ -299,9 +299,11 @@ site.Site.answer = answer
 """
     site.write_text(usual + evil)
     try:
-        all_there.run("pickle")
+        done = all_there.run("pickle")
     finally:
         site.write_text(usual)
+    assert "Traceback" not in done.stderr
+    assert "submitted" in done.stderr, "it was asked, and has answered"
     assert not marker.exists()
 
 
