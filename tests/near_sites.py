@@ -7,9 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save_file
+
+import fewrounds as fr
+from fewrounds.rounds import Ran
+from fewrounds.silo.lead import Plan, lead
 from fewrounds.silo.messages import SiteLostError
 from fewrounds.silo.site import Definition, Site
 from problems import Case
+
+BVR = fr.BVRLSGD(eta=0.05, K=3, b=2)
 
 
 class NearSites:
@@ -63,3 +71,17 @@ def only_plain(value: Any) -> None:
             only_plain(part)
     else:
         assert type(value) in (str, int, float, bool, bytes, type(None)), type(value)
+
+
+def run(sites: NearSites, case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> Ran:
+    folder = sites.folder / "coordinator"
+    folder.mkdir(exist_ok=True)
+    save_file({"x": torch.tensor(case.x0, dtype=case.problem.dtype)}, folder / "start.safetensors")
+    here = {key: options.pop(key) for key in ("callbacks", "present") if key in options}
+    plan = Plan(run="a run", method=method, rounds=rounds, **{"seed": 1, **options})
+    return lead(sites, sites.names, plan, folder, trace=True, **here)
+
+
+def alone(case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> fr.Result:
+    options = {"seed": 1, "x0": case.x0, **options}
+    return fr.train(case.problem, case.workers, method, rounds, trace=True, progress=False, **options)

@@ -19,8 +19,8 @@ import pytest
 from federation import Federation
 
 from fewrounds.silo import start
-from fewrounds.silo.control import Federation as Control
-from fewrounds.silo.control import FederationError, write_job
+from fewrounds.silo.federation import Federation as Control
+from fewrounds.silo.federation import FederationError, write_job
 from fewrounds.silo.provision import provision, settle_here
 
 pytestmark = pytest.mark.slow

@@ -112,7 +112,7 @@ def status(file: File, kits: Kits = None, sets: Sets = None) -> None:
 
     silo = load_silo(file, sets)
     _needs_flare()
-    from fewrounds.silo.control import Federation
+    from fewrounds.silo.federation import Federation
 
     federation = Federation((kits or _kits(file, silo.name)) / "coordinator")
     with contextlib.closing(federation):
