@@ -187,15 +187,15 @@ class Running:
         for line in self.process.stderr:
             self.said.append(line.rstrip())
 
-    def reaches(self, round: int, seconds: float = 120) -> None:
-        """Wait until it has done so many rounds."""
+    def reaches(self, round: int, seconds: float = 300) -> None:
+        """Wait until it has done so many rounds. A job that FLARE does not start is submitted again after 120 s."""
         until = time.monotonic() + seconds
         while max([0, *(int(n) for n in re.findall(r"round (\d+) of", "\n".join(self.said)))]) < round:
             assert self.process.poll() is None, self.said
             assert time.monotonic() < until, self.said
             time.sleep(0.05)
 
-    def ends(self, seconds: float = 240) -> int:
+    def ends(self, seconds: float = 400) -> int:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
