@@ -44,10 +44,12 @@ def write(folder: Path, text: str = SMALL) -> Path:
     return path
 
 
-def fewrounds(*arguments: str | Path, cwd: Path | None = None, **options) -> subprocess.CompletedProcess[str]:
+def fewrounds(
+    *arguments: str | Path, cwd: Path | None = None, timeout: float = 300, **options
+) -> subprocess.CompletedProcess[str]:
     """The command, as a person runs it."""
     command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, **options)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, **options)
 
 
 def tidy(folder: Path) -> pd.DataFrame:

@@ -167,6 +167,7 @@ def test_what_is_no_kit_is_not_started(tmp_path: Path) -> None:
     assert "is no kit of `fewrounds silo provision`" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(kits: Path) -> None:
     done = fewrounds("silo", "status", kits.parent / "silo.toml")
     assert done.returncode == 2

@@ -148,7 +148,7 @@ class Federation:
         return ["silo", "run", self.file, "-o", self.folder / output, *options]
 
     def run(self, output: str, *sets: str) -> subprocess.CompletedProcess[str]:
-        return fewrounds(*self.arguments(output, sets))
+        return fewrounds(*self.arguments(output, sets), timeout=600)
 
     def begin(self, output: str, *sets: str) -> Running:
         return Running(self.arguments(output, sets))
