@@ -12,9 +12,10 @@ from safetensors.torch import save_file
 
 import fewrounds as fr
 from fewrounds.rounds import Ran
-from fewrounds.silo.lead import Plan, lead
+from fewrounds.silo.lead import Plan, lead, survey
 from fewrounds.silo.messages import SiteLostError
 from fewrounds.silo.site import Definition, Site
+from fewrounds.theory.measure import How
 from problems import Case
 
 BVR = fr.BVRLSGD(eta=0.05, K=3, b=2)
@@ -48,6 +49,12 @@ class NearSites:
     def ask(self, message: dict, workers: Sequence[int]) -> dict[int, Any]:
         return {p: SiteLostError("no answer in 1 s") if p in self.lost else self._ask(message, p) for p in workers}
 
+    def measure(self, case: Case, **settings: Any) -> fr.Measurement:
+        """`fr.measure` over the sites."""
+        folder = start_at(case, self.folder)
+        plan = Plan(run="a survey", method=BVR, rounds=1)
+        return survey(self, self.names, plan, folder, How(**settings))
+
     def is_there(self, p: int) -> bool:
         return p not in self.lost
 
@@ -73,10 +80,16 @@ def only_plain(value: Any) -> None:
         assert type(value) in (str, int, float, bool, bytes, type(None)), type(value)
 
 
-def run(sites: NearSites, case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> Ran:
-    folder = sites.folder / "coordinator"
+def start_at(case: Case, where: Path) -> Path:
+    """The coordinator's folder, with the case's start."""
+    folder = where / "coordinator"
     folder.mkdir(exist_ok=True)
     save_file({"x": torch.tensor(case.x0, dtype=case.problem.dtype)}, folder / "start.safetensors")
+    return folder
+
+
+def run(sites: NearSites, case: Case, method: fr.Method = BVR, rounds: int = 8, **options) -> Ran:
+    folder = start_at(case, sites.folder)
     here = {key: options.pop(key) for key in ("callbacks", "present") if key in options}
     plan = Plan(run="a run", method=method, rounds=rounds, **{"seed": 1, **options})
     return lead(sites, sites.names, plan, folder, trace=True, **here)

@@ -22,7 +22,7 @@ SETTINGS = {"eta": 0.05, "K": 4, "b": 3}
 @pytest.fixture(autouse=True)
 def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_loaded", {})
-    monkeypatch.setattr("fewrounds.training._said", set())
+    monkeypatch.setattr("fewrounds.opening._said", set())
 
 
 def run(method: fr.Method, compile: object, case=None, **options) -> fr.Result:

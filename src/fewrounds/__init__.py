@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     )
     from fewrounds.problem import Problem
     from fewrounds.rounds import RoundRecord
+    from fewrounds.theory.estimate import Estimate, Measurement
+    from fewrounds.theory.measure import measure, measure_along
+    from fewrounds.theory.rates import rates
     from fewrounds.training import Result, train
 
 __version__ = "0.1.0"
@@ -57,6 +60,9 @@ _HOME = {
     ),
     "fewrounds.problem": ("Problem",),
     "fewrounds.rounds": ("RoundRecord",),
+    "fewrounds.theory.estimate": ("Estimate", "Measurement"),
+    "fewrounds.theory.measure": ("measure", "measure_along"),
+    "fewrounds.theory.rates": ("rates",),
     "fewrounds.training": ("Result", "train"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -65,9 +71,11 @@ __all__ = [
     "BVRLSGD",
     "CheckpointError",
     "DataError",
+    "Estimate",
     "FewroundsError",
     "LocalGD",
     "LocalSGD",
+    "Measurement",
     "Method",
     "MinibatchSGD",
     "Part",
@@ -83,8 +91,11 @@ __all__ = [
     "Stream",
     "for_budget",
     "load_results",
+    "measure",
+    "measure_along",
     "method",
     "models",
+    "rates",
     "register",
     "train",
 ]

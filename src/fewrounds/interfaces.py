@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
+
+from fewrounds.batch import Batch
+from fewrounds.problem import Problem
 
 Out = TypeVar("Out", Tensor, tuple[Tensor, ...])
 """What a task sends back: one vector or several, each [rows, d], or [d] where the rows agree."""
@@ -29,6 +32,25 @@ Step = Callable[..., Tensor | tuple[Tensor, ...]]
 
 It is traced and compiled where that pays, so it must be a function of a module, and the same for every k.
 """
+
+
+class Worker(Protocol):
+    """One worker, for tasks that need more than gradients: what it minimises, and its samples."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def size(self) -> float: ...
+
+    def everything(self) -> Iterator[Batch]:
+        """All samples (of a stream: its evaluation samples), in parts."""
+
+    def drawn(self, purpose: str, n: int) -> Batch:
+        """n i.i.d. samples: those drawn for this purpose and worker, the same in every round."""
+
+    def count(self, gradients: int) -> None:
+        """Note that so many single-sample gradients have been computed."""
 
 
 class Rows(Protocol):
@@ -63,6 +85,10 @@ class Rows(Protocol):
     def integers(self, purpose: str, n: int) -> list[int]:
         """A uniform integer in 0 … n - 1 for each row."""
 
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers of the rows, one by one."""
+
 
 class Engine(Protocol):
     """Carries vectors between the server and the workers, and counts what it carries."""
@@ -85,6 +111,9 @@ class Engine(Protocol):
 
     def every(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
         """Every worker runs the task and sends its result; worker p's is taken."""
+
+    def figures(self, p: int, task: Callable[..., Tensor], /, *vectors: Tensor, count: int, **settings: Any) -> Tensor:
+        """Only worker p runs the task, and sends `count` numbers: [rows, count]. They are not counted as a vector."""
 
     def pick(self) -> int:
         """The worker p̂ of this round, drawn by the weights and recorded in the history."""

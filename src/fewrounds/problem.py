@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fewrounds.batch import Batch, leaves, map_batch
 from fewrounds.errors import ProblemError, finite_number, kind_of, whole_number
@@ -141,6 +142,17 @@ class Problem:
         if self.l2:
             gradients = [torch.add(g, part, alpha=self.l2) for g, part in zip(gradients, parts, strict=True)]
         return gradients
+
+    def hessian_product(self, x: Tensor, z: Batch, v: Tensor) -> Tensor:
+        """∇²loss(x, z) v for v: [d], by differentiating the gradient once more; no matrix is formed."""
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # torch's other attentions have no second derivative
+            x = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self._forward(x, z)[0], x, create_graph=True)
+            if gradient.requires_grad:
+                (product,) = torch.autograd.grad(gradient, x, v, allow_unused=True, materialize_grads=True)
+            else:  # a loss that is linear in x
+                product = torch.zeros_like(v)
+        return torch.add(product, v, alpha=self.l2) if self.l2 else product
 
     def metrics(self, x: Tensor, z: Batch) -> Metrics:
         """Loss without L2, and accuracy, of a batch."""

@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from fewrounds.batch import Batch
 from fewrounds.checkpoint import Checkpoints
-from fewrounds.checks import can_vmap, check_labels, check_problem, example_of, probe
-from fewrounds.data.shards import Shard, Source, share_small, signature
-from fewrounds.data.sources import Cast, Stream, check_alike, load_workers, read_batch
-from fewrounds.draws import Draws
-from fewrounds.engine.in_process import InProcess
-from fewrounds.engine.loop import Programs
+from fewrounds.checks import example_of, probe
 from fewrounds.engine.programs import Policy
-from fewrounds.engine.team import Team, team_of
-from fewrounds.errors import DataError, SettingError, finite_number, kind_of, whole_number
+from fewrounds.errors import SettingError, finite_number, kind_of, whole_number
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import Method
+from fewrounds.opening import check_is_problem, open_engine
 from fewrounds.problem import Problem
-from fewrounds.rounds import RoundRecord, Rounds, default_cadence, evaluated_samples
+from fewrounds.rounds import RoundRecord, Rounds, default_cadence
 
 if TYPE_CHECKING:
     import pandas
-
-CACHE_BYTES = 2**20
-"""Workers run side by side while their vectors fit in about this much memory, a CPU core's own cache."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +107,7 @@ def train(
                         the same on every rank; test data, callbacks and checkpoints are rank 0's alone
     progress            a bar on a terminal, a few lines otherwise
     """
-    if not isinstance(problem, Problem):
-        raise SettingError(f"the problem is {kind_of(problem)}: expected a fewrounds.Problem")
+    check_is_problem(problem)
     if not isinstance(method, Method):
         raise SettingError(f"the method is {kind_of(method)}: expected one such as LocalSGD(eta=0.1, K=16, b=16)")
     rounds = whole_number("rounds", rounds)
@@ -128,7 +116,6 @@ def train(
     last = whole_number("evaluate_last", evaluate_last)
     if checkpoint_every is not None:
         checkpoint_every = whole_number("checkpoint_every", checkpoint_every)
-    seed = whole_number("seed", seed, least=None)
     if checkpoint_seconds is not None:
         checkpoint_seconds = finite_number("checkpoint_seconds", checkpoint_seconds)
     if checkpoint is not None and not (isinstance(checkpoint, (str, Path)) and str(checkpoint)):
@@ -136,68 +123,39 @@ def train(
     if not isinstance(callbacks, Sequence) or not all(callable(callback) for callback in callbacks):
         raise SettingError("callbacks must be a list of functions that take a RoundRecord")
 
-    team = team_of(engine, problem.device)
-    draws = Draws(seed)
-    cast = Cast(problem.dtype, problem.device, problem.has_model)
-    sources, count = team.together(
-        lambda: load_workers(
-            workers,
-            cast,
-            num_workers=num_workers,
-            evaluation_rng=lambda p: draws.generator("evaluation", 0, p),
-            hosted=lambda p: team.owner(p) == team.rank,
-        )
-    )
-    others = {
-        "checkpoint": checkpoint is not None,
-        "checkpoint_every": checkpoint_every,
-        "checkpoint_seconds": checkpoint_seconds,
-        "evaluate_every": evaluate_every,
-        "evaluate_last": evaluate_last,
-        "resume": resume,
-        "trace": trace,
-    }
-    sizes, evaluated = team.together(
-        lambda: _agree(team, problem, method, rounds, seed, weights, sources, count, others)
-    )
-    method.check(sizes)
-    x_start = team.share(_start(problem, x0).cpu()).to(problem.device)
-
-    def check() -> Source | None:
-        """What each process can say of its own workers; rank 0 has the test set."""
-        example = example_of(list(sources.values()))
-        test_source = _test_source(test, cast, example) if test is not None and team.rank == 0 else None
-        check_labels(problem, sources, test_source, example, x_start)
-        check_problem(problem, example, x_start)
-        return test_source
-
-    test_source = team.together(check)
-    example = example_of(list(sources.values()))
-    problem.try_channels_last(x_start, example)
-    rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
-    if rows > 1:
-        sources = share_small(sources)
-    policy = compile if isinstance(compile, Policy) else Policy(compile)
-    say = _say_once(progress and team.rank == 0)
-    programs = Programs(problem, policy, rounds, say)
-    processes = InProcess(problem, sources, sizes, draws, weights, rows, programs, team, test_source)
-
+    ready = open_engine(
+        problem, workers, x0=x0, test=test, seed=seed, weights=weights, num_workers=num_workers,
+        rows_at_once=rows_at_once, compile=compile, rounds=rounds, engine=engine, progress=progress,
+        check=method.check,
+        settings={
+            "method": repr(method),
+            "checkpoint": checkpoint is not None,
+            "checkpoint_every": checkpoint_every,
+            "checkpoint_seconds": checkpoint_seconds,
+            "evaluate_every": evaluate_every,
+            "evaluate_last": evaluate_last,
+            "resume": resume,
+            "trace": trace,
+        },
+    )  # fmt: skip
+    processes, x_start = ready.engine, ready.x
+    team, sizes, test_source = processes.team, processes.sizes, processes.test
     every = team.share(
-        evaluate_every or default_cadence(rounds, method.gradients_per_round(sizes), evaluated, test_source)
+        evaluate_every or default_cadence(rounds, method.gradients_per_round(sizes), ready.evaluated, test_source)
     )
     run = Rounds(method, processes, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
         return Result(problem, method, *run.go(x_start, None, math.inf, math.inf))
-    fingerprints = team.gather({p: source.fingerprint() for p, source in sources.items()})
+    fingerprints = team.gather({p: source.fingerprint() for p, source in ready.sources.items()})
     identity = {
         "problem": problem.description(),
         "start": hashlib.sha256(x_start.cpu().numpy().tobytes()).hexdigest(),
-        "losses": probe(problem, example_of([sources[0]]), x_start) if team.rank == 0 else [],
+        "losses": probe(problem, example_of([ready.sources[0]]), x_start) if team.rank == 0 else [],
         "method": {"name": method.name, **method.settings()},
-        "workers": [fingerprints[team.owner(p)][p] for p in range(count)],
+        "workers": [fingerprints[team.owner(p)][p] for p in range(len(sizes))],
         "test": test_source.fingerprint() if test_source else None,
         "weights": weights,
-        "seed": seed,
+        "seed": processes.draws.seed,
     }
     checkpoints = Checkpoints(checkpoint, identity, team)
     with checkpoints.locked():
@@ -205,85 +163,3 @@ def train(
             raise SettingError(f"{checkpoint} has checkpoints already: choose another folder, or resume=True")
         seconds = math.inf if checkpoint_seconds is None else checkpoint_seconds
         return Result(problem, method, *run.go(x_start, checkpoints, checkpoint_every or math.inf, seconds))
-
-
-def _agree(
-    team: Team,
-    problem: Problem,
-    method: Method,
-    rounds: int,
-    seed: int,
-    weights: str,
-    sources: dict[int, Source],
-    count: int,
-    others: dict[str, Any],
-) -> tuple[list[float], list[float]]:
-    """What every process knows of all workers: their sizes, and how many samples of each are evaluated."""
-    if count < team.size:
-        raise SettingError(f"there are {team.size} processes, but only {count} workers: start at most {count}")
-    settings = {
-        "problem": problem.description(),
-        "method": repr(method),
-        "rounds": rounds,
-        "seed": seed,
-        "weights": weights,
-        "number of workers": count,
-        "kind of samples": signature(next(next(iter(sources.values())).everything())),
-        **others,
-    }
-    told = team.gather((settings, {p: (source.size, evaluated_samples(source)) for p, source in sources.items()}))
-    for rank, (other, _) in enumerate(told):
-        for name, value in other.items():
-            if value != (mine := told[0][0][name]):
-                raise SettingError(f"rank {rank} has another {name} than rank 0: {value}, not {mine}")
-    known = {p: facts for _, own in told for p, facts in own.items()}
-    return [known[p][0] for p in range(count)], [known[p][1] for p in range(count)]
-
-
-def _say_once(show: bool) -> Callable[[str], None]:
-    """Prints a line on standard error, unless it has been printed before or nothing is to be shown."""
-
-    def say(text: str) -> None:
-        if show and text not in _said:
-            _said.add(text)
-            print(f"fewrounds: {text}", file=sys.stderr, flush=True)
-
-    return say
-
-
-_said: set[str] = set()
-
-
-def _start(problem: Problem, x0: Any) -> Tensor:
-    if x0 is None:
-        return problem.start
-    try:
-        start = torch.as_tensor(x0).detach().to(problem.device, problem.dtype).clone()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SettingError(f"x0 is not a vector of numbers: {error}") from error
-    if start.shape != (problem.dim,):
-        raise SettingError(f"x0 has shape {list(start.shape)}, but the problem needs [{problem.dim}]")
-    if not torch.isfinite(start).all():
-        raise SettingError("x0 has a NaN or infinite value")
-    return start
-
-
-def _test_source(test: Any, cast: Cast, example: Batch) -> Source:
-    if isinstance(test, Stream):
-        raise DataError("the test set is a Stream: expected arrays or a map-style dataset, which have an exact loss")
-    z = cast(read_batch(test, "the test set", has_target=cast.has_target), "the test set")
-    check_alike(z, example, "the test set", "worker 0")
-    return Shard(z)
-
-
-def _rows_at_once(problem: Problem, wanted: int | None, workers: int, example: Batch, x: Tensor) -> int:
-    """As asked, or: all workers for a small model or a GPU, one at a time for a model that would spill the cache."""
-    if wanted is not None:
-        wanted = whole_number("rows_at_once", wanted)
-        if wanted > 1 and not can_vmap(problem, example, x):
-            raise SettingError(f"rows_at_once = {wanted}: torch cannot vmap this problem, use 1")
-        return min(wanted, workers)
-    most = workers
-    if problem.device.type == "cpu":
-        most = max(1, min(workers, CACHE_BYTES // (x.element_size() * problem.dim)))
-    return most if most > 1 and can_vmap(problem, example, x) else 1

@@ -43,7 +43,7 @@ class Committed:
 class BaseEngine(ABC):
     """Offers methods what `fewrounds.interfaces.Engine` says; `train` the rounds, evaluation and state.
 
-    An engine of its own implements the five methods at the end.
+    An engine of its own implements the six methods at the end.
     """
 
     def __init__(self, sizes: Sequence[float], weights: str, draws: Draws, vector_bytes: int) -> None:
@@ -84,6 +84,10 @@ class BaseEngine(ABC):
         parts = self._every(p, task, vectors, settings)
         out: Out = self._received(parts, senders=self._there(range(len(self.sizes))))
         return out
+
+    def figures(self, p: int, task: Callable[..., Tensor], /, *vectors: Tensor, count: int, **settings: Any) -> Tensor:
+        self._down += sum(not self._is_held(vector) for vector in vectors)
+        return self._figures(p, task, vectors, {"count": count, **settings}, count)
 
     def pick(self) -> int:
         self.picked = self.draws.pick(self.round, self.weights)
@@ -137,6 +141,11 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...
+
+    @abstractmethod
+    def _figures(
+        self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], count: int
+    ) -> Tensor: ...
 
     # ------------------------------------------------------------------ counting
 

@@ -196,6 +196,10 @@ class RowBlock:
         draws = self._host.draws
         return [draws.integer(purpose, self._host.round, n, worker=p) for p in self._workers]
 
+    @property
+    def workers(self) -> list[OneWorker]:
+        return [OneWorker(self._host, p) for p in self._workers]
+
     def _loop(self, step: Step, start: tuple[Tensor, ...], constants: dict[str, Any]) -> Loop:
         return Loop(self._host.programs, step, start, constants, rows=len(self._workers), blocks=self._host.blocks)
 
@@ -231,6 +235,26 @@ class RowBlock:
     def _count(self, n: int) -> None:
         for p in self._workers:
             self._host.gradients[p] = self._host.gradients.get(p, 0) + n
+
+
+class OneWorker:
+    """One worker of a block (see `fewrounds.interfaces.Worker`)."""
+
+    def __init__(self, host: Host, p: int) -> None:
+        self._host = host
+        self._p = p
+        self.problem = host.problem
+        self.size = host.sources[p].size
+
+    def everything(self) -> Iterator[Batch]:
+        return self._host.sources[self._p].everything()
+
+    def drawn(self, purpose: str, n: int) -> Batch:
+        rng = self._host.draws.generator(purpose, 0, self._p)
+        return next(self._host.sources[self._p].batches(rng, 1, n))
+
+    def count(self, gradients: int) -> None:
+        self._host.gradients[self._p] = self._host.gradients.get(self._p, 0) + gradients
 
 
 def _gradient_at(g: Gradient, *, x: Tensor) -> Tensor:

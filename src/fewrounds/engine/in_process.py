@@ -116,11 +116,19 @@ class InProcess(BaseEngine):
         return out
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
+        return self._from(p, task, vectors, settings, self.problem.start)
+
+    def _figures(
+        self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], count: int
+    ) -> Tensor:
+        return self._from(p, task, vectors, settings, self.problem.start.new_empty(count))[0]
+
+    def _from(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], like: Tensor) -> Parts:
         own: Parts | None = None
         if self.team.owner(p) == self.team.rank:
             _, parts = next(self._host.run([p], task, vectors, settings))
             own = tuple(part[0] for part in parts)
-        out, note = self.team.from_owner(p, own, task, self.problem.start, self._note(self.team.owner(p)))
+        out, note = self.team.from_owner(p, own, task, like, self._note(self.team.owner(p)))
         self._notes.append(note)
         return out
 

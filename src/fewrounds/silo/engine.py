@@ -160,14 +160,27 @@ class SiloEngine(BaseEngine):
             p = self.pick()  # the one that was drawn is gone
             self._down += sum(not self._is_held(vector) for vector in vectors)
 
+    def _figures(
+        self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], count: int
+    ) -> Tensor:
+        found = self._run(task, vectors, settings, [p], count)
+        if p not in found:
+            raise SiteLostError(f"site {self.names[p]} is lost: {self.absent[p]}")
+        return found[p][0]
+
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         found = self._run(task, vectors, settings, self.present)
         return found[p if p in found else self.pick()]
 
     def _run(
-        self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], workers: Sequence[int]
+        self,
+        task: Callable[..., Any],
+        vectors: Parts,
+        settings: dict[str, Any],
+        workers: Sequence[int],
+        length: int | None = None,
     ) -> dict[int, Parts]:
-        """What each of these sites that answers sends for the task."""
+        """What each of these sites that answers sends for the task: vectors, or of another length."""
         numbers = [self._numbered(vector) for vector in vectors]
         message: Message = {
             "do": "task",
@@ -189,7 +202,7 @@ class SiloEngine(BaseEngine):
             self.wire_down += len(group) * sum(map(len, new.values()))
             for p, reply in replies.items():
                 self._sent[p].update(dict.fromkeys(numbers, self.round))
-                out[p] = self._vectors(p, reply, None, message["task"])
+                out[p] = self._vectors(p, reply, None, message["task"], length=length)
                 self._gradients[p] = self._gradients.get(p, 0) + self._count(p, reply, "gradients")
                 self.wire_up += sum(map(len, reply["vectors"]))
         if len({len(parts) for parts in out.values()}) > 1:
@@ -213,12 +226,16 @@ class SiloEngine(BaseEngine):
                 out[p] = reply
         return out
 
-    def _vectors(self, p: int, reply: Message, count: int | None, what: str, finite: bool = True) -> Parts:
+    def _vectors(
+        self, p: int, reply: Message, count: int | None, what: str, finite: bool = True, length: int | None = None
+    ) -> Parts:
         blobs = reply.get("vectors")
         if not isinstance(blobs, list) or not blobs or (count is not None and len(blobs) != count):
             raise SiteError(f"site {self.names[p]}: its answer to {what} has no vectors, or too many")
         try:
-            parts = tuple(unpacked(blob, len(self._like), self._like.dtype, self._like.device) for blob in blobs)
+            parts = tuple(
+                unpacked(blob, length or len(self._like), self._like.dtype, self._like.device) for blob in blobs
+            )
         except ValueError as error:
             raise SiteError(f"site {self.names[p]}: its answer to {what} has {error}") from None
         if finite and not all(bool(torch.isfinite(part).all()) for part in parts):

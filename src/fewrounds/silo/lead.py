@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -20,6 +21,8 @@ from fewrounds.methods.base import Method
 from fewrounds.rounds import Ran, RoundRecord, Rounds, default_cadence
 from fewrounds.silo.engine import SiloEngine, Sites
 from fewrounds.silo.messages import VERSION, Message, SiteError, SiteLostError, packed, unpacked
+from fewrounds.theory.estimate import Measurement
+from fewrounds.theory.measure import How, measure_with
 
 FACTS = ("problem", "kind", "size", "evaluated", "tested", "data")
 """What is remembered of a site."""
@@ -46,6 +49,17 @@ class Plan:
     """How often a lost site is asked whether it is back."""
 
 
+@dataclass(frozen=True)
+class Met:
+    """All sites have said who they are, agree, and are ready to work."""
+
+    engine: SiloEngine
+    start: Tensor
+    facts: list[Message]
+    losses: list[float]
+    """Of the made-up samples, the same at every site."""
+
+
 def lead(
     sites: Sites,
     names: Sequence[str],
@@ -59,6 +73,45 @@ def lead(
 
     `present` are the workers that can be asked, all of them by default. Others must have been there before.
     """
+    met = meet(sites, names, plan, folder, present)
+    engine = met.engine
+    plan.method.check(engine.sizes)
+    every = plan.evaluate_every or default_cadence(
+        plan.rounds,
+        plan.method.gradients_per_round(engine.sizes),
+        [fact["evaluated"] for fact in met.facts],
+        sum(fact["tested"] for fact in met.facts) or None,
+    )
+    identity = {
+        "problem": met.facts[0]["problem"],
+        "start": hashlib.sha256(packed(met.start)).hexdigest(),
+        "losses": met.losses,
+        "method": {"name": plan.method.name, **plan.method.settings()},
+        "workers": [fact["data"] for fact in met.facts],
+        "test": None,
+        "weights": plan.weights,
+        "seed": plan.seed,
+    }
+    checkpoints = Checkpoints(folder / "checkpoint", identity)
+
+    def no_way_back(record: RoundRecord) -> None:
+        engine.oldest = record.round - KEEP
+
+    rounds = Rounds(plan.method, engine, plan.rounds, every, 1, [no_way_back, *callbacks], trace, False)
+    with checkpoints.locked():
+        return rounds.go(met.start, checkpoints, 1, math.inf)
+
+
+def survey(
+    sites: Sites, names: Sequence[str], plan: Plan, folder: Path, how: How, present: Sequence[int] | None = None
+) -> Measurement:
+    """The constants of the theory at the start. All sites must be there; the plan's method is not run."""
+    met = meet(sites, names, dataclasses.replace(plan, least=None), folder, present)
+    return measure_with(met.engine, met.start, how)
+
+
+def meet(sites: Sites, names: Sequence[str], plan: Plan, folder: Path, present: Sequence[int] | None = None) -> Met:
+    """Ask every site that is there what may be known of it, and have it prepare for the plan."""
     here = list(range(len(names))) if present is None else list(present)
     hello = {
         "do": "hello",
@@ -117,37 +170,13 @@ def lead(
     if not here:
         raise SiteLostError(f"site {names[min(lost)]} is lost: {lost[min(lost)]}")
     _compare(names, losses, tolerance)
-    plan.method.check(sizes)
     engine = SiloEngine(
         sites, names, sizes, plan.weights, Draws(plan.seed), start, problem["l2"], tested,
         least=plan.least, welcome=welcome, retry_seconds=plan.retry_seconds,
     )  # fmt: skip
     for p in set(range(len(names))) - set(here):
         engine.leave_out(p, lost.get(p, "it is not connected"))
-    every = plan.evaluate_every or default_cadence(
-        plan.rounds,
-        plan.method.gradients_per_round(sizes),
-        [fact["evaluated"] for fact in facts],
-        sum(tested) or None,
-    )
-    identity = {
-        "problem": problem,
-        "start": hashlib.sha256(packed(start)).hexdigest(),
-        "losses": losses[here[0]],
-        "method": {"name": plan.method.name, **plan.method.settings()},
-        "workers": [fact["data"] for fact in facts],
-        "test": None,
-        "weights": plan.weights,
-        "seed": plan.seed,
-    }
-    checkpoints = Checkpoints(folder / "checkpoint", identity)
-
-    def no_way_back(record: RoundRecord) -> None:
-        engine.oldest = record.round - KEEP
-
-    rounds = Rounds(plan.method, engine, plan.rounds, every, 1, [no_way_back, *callbacks], trace, False)
-    with checkpoints.locked():
-        return rounds.go(start, checkpoints, 1, math.inf)
+    return Met(engine, start, facts, losses[here[0]])
 
 
 def facts_of(folder: Path) -> list[Message]:

@@ -17,7 +17,7 @@ Message = dict[str, Any]
 VERSION = 1
 """Of the messages; a site and a coordinator that differ in it do not work together."""
 
-METHODS = "fewrounds.methods."
+OURS = ("fewrounds.methods.", "fewrounds.theory.")
 """Where tasks come from that every site admits."""
 
 Scalar = (str, int, float, type(None))
@@ -52,9 +52,9 @@ def name_of(task: Callable[..., Any]) -> str:
 
 
 def task_named(name: Any, admitted: Sequence[str] = ()) -> Callable[..., Any]:
-    """The task of this name, if it is a method's own, or of a module that the site admits."""
+    """The task of this name, if it is one of this package, or of a module that the site admits."""
     module, _, function = str(name).partition(":")
-    if not (f"{module}.".startswith(METHODS) or module in admitted):
+    if not (f"{module}.".startswith(OURS) or module in admitted):
         raise SettingError(f"the task {name} is not on this site's list: its module must be in ALLOW of site.py")
     try:
         found = getattr(importlib.import_module(module), function)

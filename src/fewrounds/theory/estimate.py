@@ -1,0 +1,113 @@
+"""Measured figures, with their error bars and what they cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+class Estimate(float):
+    """A number that knows its error bar and how many single-sample gradients it took (over all workers)."""
+
+    error: float
+    gradients: int
+
+    def __new__(cls, value: float, error: float = 0.0, gradients: int = 0) -> Estimate:
+        made = super().__new__(cls, value)
+        made.error = float(error)
+        made.gradients = int(gradients)
+        return made
+
+    def __getnewargs__(self) -> tuple[float, float, int]:  # type: ignore[override]
+        return float(self), self.error, self.gradients
+
+    def __str__(self) -> str:
+        if math.isnan(self):
+            return "not measured"
+        return f"{float(self):.4g} ± {self.error:.1g}" if self.error else f"{float(self):.4g}"
+
+
+NOT_MEASURED = Estimate(math.nan)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The constants of the theory at one point. Those that were not asked for are NaN, or ().
+
+    The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it. That of ζ and ζ₁, where
+    not all pairs of workers were compared, reaches up to a bound for all of them. That of σ² is its standard error.
+    With fewer samples than a worker has (n), the figures are those of the samples.
+    """
+
+    loss: float
+    """f(x)."""
+    L: Estimate = NOT_MEASURED
+    """‖∇²f(x)‖: the smoothness of f here."""
+    L_workers: tuple[Estimate, ...] = ()
+    """‖∇²f_p(x)‖ of each worker."""
+    L_sample: Estimate = NOT_MEASURED
+    """A high quantile of ‖∇²ℓ(x, z)‖ over samples z: the smoothness that the theory assumes of every sample."""
+    zeta: Estimate = NOT_MEASURED
+    """ζ = max ‖∇²f_p(x) - ∇²f_q(x)‖ over pairs of workers: the second-order heterogeneity."""
+    zeta_to_mean: Estimate = NOT_MEASURED
+    """max ‖∇²f_p(x) - ∇²f(x)‖ over workers."""
+    zeta1: Estimate = NOT_MEASURED
+    """ζ₁ = max ‖∇f_p(x) - ∇f_q(x)‖ over pairs of workers: the first-order heterogeneity."""
+    sigma2: Estimate = NOT_MEASURED
+    """σ²: the greatest over workers of E‖∇ℓ(x, z) - ∇f_p(x)‖²."""
+    sigma2_workers: tuple[Estimate, ...] = ()
+    sigma2_mean: Estimate = NOT_MEASURED
+    gradient_norm2: Estimate = NOT_MEASURED
+    """‖∇f(x)‖²."""
+    sizes: tuple[float, ...] = ()
+    """The number of samples of each worker; infinite for a stream."""
+    dim: int = 0
+    n: int | None = None
+    """The samples of each worker that stood for its data; None for all."""
+
+    @property
+    def P(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def gradients(self) -> int:
+        """Single-sample gradients that all of it took, over all workers. A Hessian-vector product counts two."""
+        alone = [self.L, self.L_sample, self.zeta, self.zeta_to_mean, self.zeta1, self.sigma2, self.gradient_norm2]
+        return sum(one.gradients for one in [*alone, *self.L_workers])
+
+    def __str__(self) -> str:
+        rows = {
+            "loss": f"{self.loss:.4g}",
+            "‖∇f‖²": self.gradient_norm2,
+            "L": self.L,
+            "L of a worker, greatest": max(self.L_workers, default=NOT_MEASURED),
+            "L of a sample": self.L_sample,
+            "ζ": self.zeta,
+            "ζ to the mean": self.zeta_to_mean,
+            "ζ₁": self.zeta1,
+            "σ²": self.sigma2,
+            "σ², mean": self.sigma2_mean,
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+    def to_json(self) -> dict[str, Any]:
+        def plain(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return [plain(one) for one in value]
+            if isinstance(value, Estimate):
+                return {"value": float(value), "error": value.error, "gradients": value.gradients}
+            return value
+
+        return {field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Measurement:
+        def back(value: Any) -> Any:
+            if isinstance(value, list):
+                return tuple(back(one) for one in value)
+            return Estimate(**value) if isinstance(value, dict) else value
+
+        return cls(**{name: back(value) for name, value in content.items()})

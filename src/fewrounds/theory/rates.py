@@ -1,0 +1,262 @@
+"""The paper's table as functions: rounds to ‖∇f‖² ≤ ε, to be compared with each other and not with a clock.
+
+The table leaves out L, σ, G and f(x_0) - f*; they are put back where the units want them, so that measured constants
+can be filled in. With L = σ² = G = gap = 1 the figures are the table's own. Factors that theory leaves open are 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import brentq
+
+from fewrounds.errors import SettingError, finite_number, nearest
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the rates depend on."""
+
+    L: float
+    """Smoothness of the loss."""
+    zeta: float
+    """Second-order heterogeneity."""
+    zeta1: float
+    """First-order heterogeneity."""
+    sigma2: float
+    """Variance of a sample's gradient."""
+    n: float
+    """Samples of all workers together; infinite for streams."""
+    P: float
+    """Workers."""
+    budget: float
+    """Single-sample gradients per worker and round."""
+    epsilon: float
+    """The ‖∇f‖² to reach."""
+    gap: float = 1.0
+    """f(x_0) - f*."""
+    G: float | None = None
+    """A bound for the norm of a sample's gradient; by default √(σ² + ζ₁²)."""
+
+    def __post_init__(self) -> None:
+        for name in ("L", "sigma2", "P", "budget", "epsilon", "gap"):
+            if getattr(self, name) != math.inf:
+                finite_number(name, getattr(self, name), positive=name != "sigma2")
+        for name in ("zeta", "zeta1"):
+            finite_number(name, getattr(self, name))
+        if not self.n >= 1:
+            raise SettingError(f"n = {self.n}: must be a number of samples, or infinite")
+
+    @property
+    def bound(self) -> float:
+        return math.sqrt(self.sigma2 + self.zeta1**2) if self.G is None else self.G
+
+
+Terms = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    method: str
+    """The method's name in the registry."""
+    source: str
+    """Whose analysis."""
+    assumes: str
+    """What it needs beyond smoothness and bounded variance."""
+    terms: Callable[[Constants], Terms]
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} ({self.source})" if self.source else self.method
+
+
+def _steps(c: Constants) -> float:
+    """L (f(x_0) - f*) / ε: the rounds of gradient descent."""
+    return c.L * c.gap / c.epsilon
+
+
+def _noise(c: Constants) -> float:
+    """Of a mean over all workers of 𝓑 samples."""
+    return _steps(c) * c.sigma2 / (c.budget * c.P * c.epsilon)
+
+
+def _recursive(c: Constants) -> float:
+    """Of the recursive estimator."""
+    return _steps(c) * math.sqrt(min(c.n, c.sigma2 / c.epsilon)) / (c.budget * c.P)
+
+
+def _bend(c: Constants) -> float:
+    """Of local models that are bent another way than f."""
+    return c.zeta * c.gap / c.epsilon
+
+
+TABLE = (
+    Row("minibatch-sgd", "", "", lambda c: {"steps": _steps(c), "noise": _noise(c)}),
+    Row("sarah", "", "", lambda c: {"steps": _steps(c), "noise": _recursive(c)}),
+    Row(
+        "local-sgd",
+        "Yu et al.",
+        "bounded gradients",
+        lambda c: {
+            "steps": _steps(c) / c.budget,
+            "noise": _noise(c),
+            "drift": _steps(c) * c.bound / math.sqrt(c.epsilon),
+        },
+    ),
+    Row(
+        "local-sgd",
+        "Woodworth et al.",
+        "convexity",
+        lambda c: {
+            "steps": _steps(c) / c.budget,
+            "noise": _noise(c),
+            "local noise": _steps(c) * math.sqrt(c.sigma2 / (c.budget * c.epsilon)),
+            "drift": _steps(c) * c.zeta1 / math.sqrt(c.epsilon),
+        },
+    ),
+    Row("scaffold", "", "", lambda c: {"steps": _steps(c), "noise": _noise(c)}),
+    Row(
+        "scaffold",
+        "quadratics",
+        "quadratic losses",
+        lambda c: {"steps": _steps(c) / c.budget, "noise": _noise(c), "heterogeneity": _bend(c)},
+    ),
+    Row("pr-spider", "", "", lambda c: {"steps": _steps(c)}),
+    Row("fedglomo", "", "", lambda c: {"noise": _steps(c) * math.sqrt(c.sigma2 / c.epsilon)}),
+    Row(
+        "mime",
+        "",
+        "",
+        lambda c: {
+            "steps": _steps(c) / c.budget,
+            "noise": _steps(c) * math.sqrt(c.sigma2 / c.epsilon) / c.P**0.75,
+            "heterogeneity": _bend(c),
+        },
+    ),
+    Row(
+        "bvr-l-sgd",
+        "",
+        "",
+        lambda c: {
+            "steps": _steps(c) / math.sqrt(c.budget),
+            "noise": _recursive(c),
+            "heterogeneity": _bend(c),
+        },
+    ),
+)
+"""Minibatch methods first, as in the paper."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a line of the table predicts."""
+
+    row: Row
+    constants: Constants
+    terms: Terms
+
+    @property
+    def method(self) -> str:
+        return self.row.method
+
+    @property
+    def label(self) -> str:
+        return self.row.label
+
+    @property
+    def assumes(self) -> str:
+        return self.row.assumes
+
+    @property
+    def rounds(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def limit(self) -> str:
+        """The term that most rounds are due to."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Predicted rounds of every method, in the table's order."""
+
+    constants: Constants
+
+    def __iter__(self) -> Iterator[Rate]:
+        return (self._rate(row) for row in TABLE)
+
+    def _rate(self, row: Row) -> Rate:
+        return Rate(row, self.constants, row.terms(self.constants))
+
+    def of(self, name: str) -> Rate:
+        """The line of this method, or of this method and analysis: "local-sgd (Woodworth et al.)".
+
+        Of a method with several lines, the first: the one with fewer assumptions.
+        """
+        found = [row for row in TABLE if name in (row.label, row.method)]
+        if not found:
+            raise SettingError(f"the table has no {name!r}; {nearest(name, [row.label for row in TABLE])}")
+        return self._rate(found[0])
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """A row a line: method, rounds, the term that limits it, what it assumes."""
+        import pandas
+
+        rows = [{"method": r.label, "rounds": r.rounds, "limit": r.limit, "assumes": r.assumes} for r in self]
+        return pandas.DataFrame(rows)
+
+    def crossings(self, variable: str, between: tuple[float, float], ahead: str = "bvr-l-sgd") -> dict[str, float]:
+        """By line: where, as `variable` goes from one value to the other, the method `ahead` stops being ahead of it.
+
+        Lines that it is ahead of all the way, or nowhere, are left out, as are those of its own method.
+        """
+        low, high = between
+        if variable not in ("L", "zeta", "zeta1", "sigma2", "n", "P", "budget", "epsilon"):
+            known = ("zeta", "budget", "epsilon", "sigma2", "P", "n", "L", "zeta1")
+            raise SettingError(f"there is no {variable!r} to change; {nearest(variable, known)}")
+        if not 0 < low < high < math.inf:
+            raise SettingError(f"between = {between}: must be two positive numbers, the smaller first")
+
+        def behind(logarithm: float, label: str) -> float:
+            rates = Rates(replace(self.constants, **{variable: math.exp(logarithm)}))
+            return math.log(rates.of(ahead).rounds / rates.of(label).rounds)
+
+        out = {}
+        grid = np.linspace(math.log(low), math.log(high), 400)
+        for row in TABLE:
+            if row.method == self.of(ahead).method:
+                continue
+            values = np.array([behind(at, row.label) for at in grid])
+            changes = np.flatnonzero((values[:-1] <= 0) & (values[1:] > 0))
+            if len(changes):
+                i = int(changes[0])
+                out[row.label] = math.exp(brentq(behind, grid[i], grid[i + 1], args=(row.label,)))
+        return out
+
+
+def rates(
+    *,
+    L: float,
+    zeta: float,
+    zeta1: float,
+    sigma2: float,
+    n: float,
+    P: float,
+    budget: float,
+    epsilon: float,
+    gap: float = 1.0,
+    G: float | None = None,
+) -> Rates:
+    """The rounds that the paper's table predicts for every method; see `Constants` for the letters."""
+    return Rates(Constants(L, zeta, zeta1, sigma2, n, P, budget, epsilon, gap, G))

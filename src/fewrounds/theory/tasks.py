@@ -1,0 +1,104 @@
+"""What a worker computes for a measurement. Only vectors and a few figures leave it.
+
+A Hessian-vector product of one sample is counted as two gradients. `n` is the number of samples that stand for a
+worker's data; None for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fewrounds.batch import Batch, batch_size, concatenate, map_batch
+from fewrounds.checks import can_vmap
+from fewrounds.interfaces import Rows, Worker
+from fewrounds.problem import Problem
+from fewrounds.theory.spectrum import Product, largest
+
+AT_ONCE = 2**23
+"""The most numbers that the gradients of single samples may take at once."""
+
+
+def hessian_product(rows: Rows, x: Tensor, v: Tensor, *, n: int | None) -> Tensor:
+    """∇²f_p(x) v."""
+    return torch.stack([_product(worker, x, v, n) for worker in rows.workers])
+
+
+def mean_gradient(rows: Rows, x: Tensor, *, n: int | None) -> Tensor:
+    """∇f_p(x)."""
+    return torch.stack([_gradient(worker, x, n) for worker in rows.workers])
+
+
+def smoothness(rows: Rows, x: Tensor, start: Tensor, *, n: int | None, tolerance: float, count: int) -> Tensor:
+    """‖∇²f_p(x)‖ and the residual."""
+    assert count == 2
+    tops = [largest(lambda v, w=worker: _product(w, x, v, n), start, tolerance) for worker in rows.workers]  # type: ignore[misc]
+    return x.new_tensor([[abs(top.value), top.residual] for top in tops])
+
+
+def sample_smoothness(rows: Rows, x: Tensor, start: Tensor, *, tolerance: float, count: int) -> Tensor:
+    """‖∇²ℓ(x, z)‖ of `count` samples z, all or i.i.d.; NaN where there are fewer."""
+    out = x.new_full((len(rows.workers), count), math.nan)
+    for row, worker in zip(out, rows.workers, strict=True):
+        z = _some(worker, "smooth", count)
+        for i in range(batch_size(z)):
+            one = map_batch(lambda part, i=i: part[i : i + 1], z)  # type: ignore[misc]
+            top = largest(_product_of(worker.problem, x, one), start, tolerance)
+            worker.count(2 * top.products)
+            row[i] = abs(top.value)
+    return out
+
+
+def spread(rows: Rows, x: Tensor, *, n: int | None, samples: int, count: int) -> Tensor:
+    """E‖∇ℓ(x, z) - ∇f_p(x)‖² over samples z of the worker, all or i.i.d., and its standard error."""
+    assert count == 2
+    return torch.stack([_spread(worker, x, n, samples) for worker in rows.workers])
+
+
+def _product_of(problem: Problem, x: Tensor, z: Batch) -> Product:
+    return lambda v: problem.hessian_product(x, z, v)
+
+
+def _product(worker: Worker, x: Tensor, v: Tensor, n: int | None) -> Tensor:
+    return _mean(worker, n, 2, lambda z: worker.problem.hessian_product(x, z, v))
+
+
+def _gradient(worker: Worker, x: Tensor, n: int | None) -> Tensor:
+    return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z))
+
+
+def _mean(worker: Worker, n: int | None, cost: int, function: Callable[[Batch], Tensor]) -> Tensor:
+    """The mean over the samples of what is a mean over a batch, and costs so many gradients a sample."""
+    total, count = torch.zeros(()), 0
+    for z in worker.everything() if n is None or n >= worker.size else [worker.drawn("measure", n)]:
+        total = function(z) * batch_size(z) + total.to(worker.problem.device)
+        count += batch_size(z)
+    worker.count(cost * count)
+    return total / count
+
+
+def _spread(worker: Worker, x: Tensor, n: int | None, samples: int) -> Tensor:
+    centre = _gradient(worker, x, n)
+    z = _some(worker, "spread", samples)
+    m = batch_size(z)
+    worker.count(m)
+    few = map_batch(lambda part: part[:8], z)
+    at_once = max(1, AT_ONCE // len(x)) if m > 1 and can_vmap(worker.problem, few, x) else 1
+    squares = []
+    for first in range(0, m, at_once):
+        rows = map_batch(lambda part, first=first: part[first : first + at_once].unsqueeze(1), z)  # type: ignore[misc]
+        squares.append((worker.problem.gradients(x, rows) - centre).square().sum(dim=1))
+    found = torch.cat(squares)
+    exact = m == worker.size
+    error = found.new_zeros(()) if exact or m < 2 else found.std() / math.sqrt(m)
+    return torch.stack([found.mean(), error])
+
+
+def _some(worker: Worker, purpose: str, m: int) -> Batch:
+    """m i.i.d. samples, or all of a worker that has no more."""
+    if worker.size > m:
+        return worker.drawn(purpose, m)
+    return concatenate(list(worker.everything()))

@@ -1,0 +1,106 @@
+"""The paper's table: figures by hand, units, limits, and where one method overtakes another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fewrounds as fr
+
+ONES = {"L": 1.0, "zeta": 0.25, "zeta1": 0.5, "sigma2": 1.0, "n": 1e4, "P": 16, "budget": 64, "epsilon": 0.01, "G": 1.0}
+
+# The table of the paper with 𝓑 = 64, P = 16, ε = 0.01, n = 10⁴, ζ = 1/4, ζ₁ = 1/2:
+# 1/ε = 100, 1/(𝓑Pε²) = 9.765625, √(n ∧ 1/ε)/(𝓑Pε) = 10 · 100 / 1024, 1/ε^{3/2} = 1000.
+BY_HAND = {
+    "minibatch-sgd": 100 + 9.765625,
+    "sarah": 100 + 1000 / 1024,
+    "local-sgd (Yu et al.)": 100 / 64 + 9.765625 + 1000,
+    "local-sgd (Woodworth et al.)": 100 / 64 + 9.765625 + 1000 / 8 + 500,
+    "scaffold": 100 + 9.765625,
+    "scaffold (quadratics)": 100 / 64 + 9.765625 + 25,
+    "pr-spider": 100,
+    "fedglomo": 1000,
+    "mime": 100 / 64 + 1000 / 8 + 25,
+    "bvr-l-sgd": 100 / 8 + 1000 / 1024 + 25,
+}
+
+
+def test_the_table_by_hand() -> None:
+    found = fr.rates(**ONES)
+    assert {rate.label: rate.rounds for rate in found} == pytest.approx(BY_HAND)
+    assert list(found.frame["method"]) == list(BY_HAND)
+
+
+def test_finite_data_bound_the_noise_of_recursive_methods() -> None:
+    few = fr.rates(**{**ONES, "n": 25})
+    assert few.of("sarah").terms["noise"] == pytest.approx(500 / 1024)
+    assert few.of("minibatch-sgd").rounds == pytest.approx(BY_HAND["minibatch-sgd"])
+    endless = fr.rates(**{**ONES, "n": math.inf})
+    assert endless.of("bvr-l-sgd").rounds == pytest.approx(BY_HAND["bvr-l-sgd"])
+
+
+@pytest.mark.parametrize("rate", list(fr.rates(**ONES)), ids=lambda rate: rate.label)
+def test_units_do_not_matter(rate) -> None:
+    """x in other units (× s) and f in others (× r): gradients × r/s, Hessians × r/s², gap × r."""
+    r, s = 7.0, 3.0
+    scaled = fr.rates(
+        L=1 * r / s**2, zeta=0.25 * r / s**2, zeta1=0.5 * r / s, sigma2=(r / s) ** 2, n=1e4, P=16, budget=64,
+        epsilon=0.01 * (r / s) ** 2, gap=r, G=r / s,
+    )  # fmt: skip
+    assert scaled.of(rate.label).rounds == pytest.approx(rate.rounds)
+
+
+def test_where_heterogeneity_ends_the_lead() -> None:
+    found = fr.rates(**ONES)
+    where = found.crossings("zeta", (1e-3, 2.0))
+    # 100/8 + 1000/1024 + 100 ζ = 100 + 9.765625
+    assert where["minibatch-sgd"] == pytest.approx((100 + 9.765625 - 12.5 - 1000 / 1024) / 100, rel=1e-6)
+    assert "local-sgd (Yu et al.)" not in where, "ahead of it whatever ζ is"
+    assert "bvr-l-sgd" not in where
+    at = fr.rates(**{**ONES, "zeta": where["sarah"]})
+    assert at.of("bvr-l-sgd").rounds == pytest.approx(at.of("sarah").rounds)
+
+
+def test_where_the_budget_ends_the_lead() -> None:
+    """A large budget helps the quadratic rate of SCAFFOLD more: 1/𝓑 against 1/√𝓑."""
+    found = fr.rates(**{**ONES, "sigma2": 1e-4, "epsilon": 1e-2, "P": 1000})
+    assert found.of("bvr-l-sgd").rounds > found.of("scaffold (quadratics)").rounds
+    back = found.crossings("budget", (1, 1e6), ahead="minibatch-sgd")
+    assert set(back) >= {"bvr-l-sgd", "scaffold (quadratics)"}, "non-local methods are ahead while the budget is small"
+    for label, budget in back.items():
+        at = fr.rates(**{**ONES, "sigma2": 1e-4, "P": 1000, "budget": budget})
+        assert at.of("minibatch-sgd").rounds == pytest.approx(at.of(label).rounds), label
+
+
+def test_what_limits_a_method() -> None:
+    found = fr.rates(**ONES)
+    assert found.of("bvr-l-sgd").limit == "heterogeneity"
+    assert found.of("local-sgd").limit == "drift"
+    assert found.of("local-sgd").assumes == "bounded gradients"
+    assert found.of("sarah").limit == "steps"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"L": -1.0}, "L"),
+        ({"zeta": math.nan}, "zeta"),
+        ({"n": 0}, "n = 0: must be a number of samples, or infinite"),
+        ({"budget": 0}, "budget"),
+    ],
+)
+def test_impossible_constants_are_refused(change: dict, said: str) -> None:
+    with pytest.raises(fr.SettingError, match=said):
+        fr.rates(**{**ONES, **change})
+
+
+def test_unknown_names_are_refused() -> None:
+    found = fr.rates(**ONES)
+    with pytest.raises(fr.SettingError, match="the table has no 'bvr'; known: bvr-l-sgd"):
+        found.of("bvr")
+    with pytest.raises(fr.SettingError, match="there is no 'eta' to change"):
+        found.crossings("eta", (1, 2))
+    with pytest.raises(fr.SettingError, match="must be two positive numbers, the smaller first"):
+        found.crossings("zeta", (2, 1))
