@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from fewrounds.problem import Problem
     from fewrounds.rounds import RoundRecord
+    from fewrounds.theory.advise import Advice, advise
     from fewrounds.theory.estimate import Estimate, Measurement
     from fewrounds.theory.measure import measure, measure_along
     from fewrounds.theory.rates import rates
@@ -60,6 +61,7 @@ _HOME = {
     ),
     "fewrounds.problem": ("Problem",),
     "fewrounds.rounds": ("RoundRecord",),
+    "fewrounds.theory.advise": ("Advice", "advise"),
     "fewrounds.theory.estimate": ("Estimate", "Measurement"),
     "fewrounds.theory.measure": ("measure", "measure_along"),
     "fewrounds.theory.rates": ("rates",),
@@ -68,6 +70,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Advice",
     "BVRLSGD",
     "CheckpointError",
     "DataError",
@@ -89,6 +92,7 @@ __all__ = [
     "SettingError",
     "State",
     "Stream",
+    "advise",
     "for_budget",
     "load_results",
     "measure",

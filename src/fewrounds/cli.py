@@ -70,6 +70,41 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder of results.", s
 
 
 @app.command()
+def measure(file: File, output: Output = None, sets: Sets = None) -> None:
+    """Measure how heterogeneous, smooth and noisy an experiment's problems are, at the start and along a training."""
+    from fewrounds.experiment.advice import show_measurements
+    from fewrounds.experiment.config import load_experiment
+
+    experiment = load_experiment(file, sets)
+    show_measurements(experiment, output or Path("runs") / experiment.name)
+
+
+@app.command()
+def advise(
+    file: File,
+    output: Output = None,
+    sets: Sets = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Gradients per worker and round (the file's by default).")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds there are (the file's by default).")] = None,
+    seconds_per_round: Annotated[
+        float | None, typer.Option(help="What a round costs besides gradients; the budget then follows.")
+    ] = None,
+    seconds_per_gradient: Annotated[float | None, typer.Option(help="What a gradient of one sample costs.")] = None,
+) -> None:
+    """Say which method to use on an experiment's problems, with which settings, and why."""
+    from fewrounds.experiment.advice import show_advice
+    from fewrounds.experiment.config import load_experiment
+
+    experiment = load_experiment(file, sets)
+    show_advice(
+        experiment, output or Path("runs") / experiment.name, rounds,
+        budget=budget, seconds_per_round=seconds_per_round, seconds_per_gradient=seconds_per_gradient,
+    )  # fmt: skip
+
+
+@app.command()
 def reproduce(
     preset: Annotated[str, typer.Option(help="paper, paper-small or paper-tiny.")] = "paper",
     output: Output = None,

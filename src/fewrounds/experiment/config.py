@@ -84,8 +84,8 @@ class Train(Section):
 
     method: Axis[MethodName]
     rounds: Axis[Count]
-    eta: Axis[Positive] | None = None
-    """Step sizes that are run as they are; leave it out to have them chosen by [tuning]."""
+    eta: Literal["auto"] | Axis[Positive] | None = None
+    """Step sizes that are run as they are; "auto" for the advised one; leave it out to have [tuning] choose."""
     eta_from: str | None = None
     """A folder of results: each method runs with the step size that was chosen there for it and the same split."""
     budget: Axis[Count] | None = None
@@ -112,6 +112,22 @@ class Tuning(Section):
     """For the tuning runs, which need no curves; by default the same as for the others."""
 
 
+class Measure(Section):
+    """What `fewrounds measure` does, and eta = "auto" at the start (see `fewrounds.measure`)."""
+
+    rounds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    """At which rounds of a training; by default the start, and a hundredth, a tenth and all of train.rounds."""
+    method: MethodName = "minibatch-sgd"
+    """Whose training it is."""
+    n: Count | Literal["all"] = 1000
+    """Samples of each worker that stand for its data in gradients and Hessians."""
+    samples: Annotated[int, Field(ge=2)] = 256
+    smooth_samples: Count = 8
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    tolerance: Positive | None = None
+    all_pairs: bool | None = None
+
+
 class Track(Section):
     """Also log the results elsewhere."""
 
@@ -130,6 +146,7 @@ class Experiment(Section):
     methods: dict[MethodName, dict[str, Any]] = Field(default={})
     """Settings of single methods: [methods.bvr-l-sgd] form = "theory". A list is a grid axis here, too."""
     tuning: Tuning | None = None
+    measure: Measure = Measure()
     track: Track = Track()
 
     @model_validator(mode="after")
@@ -154,6 +171,11 @@ class Experiment(Section):
                 if settings[key] == []:
                     raise ValueError(f"methods.{name}.{key} = []: an empty list: give at least one value")
         return self
+
+    @property
+    def chooses_eta(self) -> bool:
+        """Whether step sizes are not known before something has been run or measured."""
+        return self.tuning is not None or self.train.eta == "auto"
 
 
 def load_experiment(path: str | Path, overrides: list[str] | None = None) -> Experiment:

@@ -33,8 +33,8 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
     disk = known = tuning = report = 0
     for cell in cells:
         tuned = grid.tuning_runs(experiment, cell)
-        # with tuning, it is not known yet which step size will be reported
-        eta = known_eta(experiment, cell) if experiment.tuning is None else 0.1
+        # where step sizes are chosen, it is not known yet which one will be reported
+        eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
         reported = grid.report_runs(experiment, cell, eta)
         tuning, report = tuning + len(tuned), report + len(reported)
         method_name = cell.train["method"]
@@ -48,7 +48,7 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         usual = rounds // cadence_of(example)
         digest = data_digest(example)
         for specs in (tuned, reported):
-            may_be_there = specs is tuned or experiment.tuning is None
+            may_be_there = specs is tuned or not experiment.chooses_eta
             there = sum(may_be_there and store.is_done(spec.fingerprint(digest)) for spec in specs)
             known += there
             to_do = len(specs) - there

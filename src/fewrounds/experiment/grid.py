@@ -128,7 +128,7 @@ def tuning_runs(experiment: Experiment, cell: RunSpec) -> list[RunSpec]:
 def report_runs(experiment: Experiment, cell: RunSpec, eta: float | None) -> list[RunSpec]:
     """The reported runs of a cell; eta is the chosen one, or None to run every eta of the file."""
     etas = experiment.train.eta if eta is None else [eta]
-    assert etas is not None, "without tuning, train.eta is there"
+    assert isinstance(etas, list), "without tuning or advice, train.eta is a list"
     # Only the choice of eta looks at every one of the last rounds.
     cell = dataclasses.replace(cell, train={**cell.train, "evaluate_last": 1})
     return [with_values(cell, eta, seed, "report") for eta in etas for seed in experiment.train.seed]

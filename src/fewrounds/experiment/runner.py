@@ -21,6 +21,7 @@ from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.progress import GridProgress
 from fewrounds.experiment.store import DONE, Store, known_eta, now, setting_columns
+from fewrounds.experiment.survey import advised_choice
 from fewrounds.experiment.work import check, data_digest, prepare
 
 if TYPE_CHECKING:
@@ -155,19 +156,24 @@ class Runner:
                 source = cell.data["source"]
                 raise SettingError(f"tuning.rule = 'paper' needs classes, {source} has none; use 'final-loss'")
         for cell in cells:
-            each = len(self.experiment.train.eta or [None])
+            given = self.experiment.train.eta
+            each = len(given) if isinstance(given, list) else 1
             tries = len(grid.tuning_runs(self.experiment, cell))
             self._alike[_kind(cell)] += tries + each * len(self.experiment.train.seed)
         for cell in cells:
             tried = self._add(grid.tuning_runs(self.experiment, cell))
             if tried:
                 self._tuning.append((cell, tried))
-            else:
-                self._add(grid.report_runs(self.experiment, cell, known_eta(self.experiment, cell)))
-        to_come = len(self._tuning) * len(self.experiment.train.seed)
+                continue
+            eta = known_eta(self.experiment, cell)
+            if self.experiment.train.eta == "auto":
+                advised = advised_choice(self.experiment, self.store, cell)
+                eta = advised["eta"]
+                self.chosen.append({**setting_columns(cell.identity()), **advised})
+            self._add(grid.report_runs(self.experiment, cell, eta))
         self._choose()
         self._save_grid()
-        with GridProgress(self.specs, to_come - len(self.chosen) * len(self.experiment.train.seed)) as progress:
+        with GridProgress(self.specs, len(self._tuning) * len(self.experiment.train.seed)) as progress:
             for run in self.specs:
                 if run not in self._queue:
                     progress.end(run, "", known=True)

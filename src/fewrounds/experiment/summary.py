@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ def write_page(folder: Path) -> Path:
     """The page of a folder of results."""
     import pandas
 
+    from fewrounds.experiment import survey
     from fewrounds.report import write_report
 
     store = Store(folder)
@@ -116,23 +118,26 @@ def write_page(folder: Path) -> Path:
                 {"run": run, **{k: spec["train"][k] for k in ("method", "eta", "seed")}, "reason": record["reason"]}
             )
     tuning = experiment.get("tuning") or {}
+    given = experiment["train"].get("eta") or []
+    advised = given == "auto"
     meta = {
         "name": experiment["name"],
         "description": experiment["description"],
         **content["environment"],
         "started": store.check_version()["created"],
         "finished": content["updated"] if all(store.record(run) for run in content["runs"]) else None,
-        "tuning_rule": tuning.get("rule", ""),
+        "tuning_rule": "fewrounds advise, from a measurement at the start" if advised else tuning.get("rule", ""),
         "tuning_seeds": tuning.get("seed", []),
         "report_seeds": experiment["train"]["seed"],
-        "etas": tuning.get("eta", experiment["train"].get("eta") or []),
+        "etas": tuning.get("eta", [] if advised else given),
         "config": to_toml(experiment),
         "failures": failures,
         "missed": missed,
+        "measured": survey.saved(store),
     }
     chosen = pandas.DataFrame(
         [
-            {k: v for k, v in c.items() if k not in ("scores", "reason")}
+            {k: v for k, v in c.items() if k not in ("scores", "reason", "limit")}
             for c in content["chosen"]
             if c["eta"] is not None
         ]
@@ -168,7 +173,7 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     for cell in grid.cells(experiment):
         how = [f"{k}={cell.partition[k]:g}" for k in ("q", "alpha") if cell.partition[k] is not None]
         tuned = grid.tuning_runs(experiment, cell)
-        eta = tuned[0].train["eta"] if tuned else known_eta(experiment, cell)
+        eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
         reported = grid.report_runs(experiment, cell, eta)
         etas = {spec.train["eta"]: None for spec in tuned or reported}
         shown.add_row(
@@ -176,7 +181,7 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
             " ".join([cell.partition["kind"], *how]),
             str(cell.train["budget"] or "-"),
             str(cell.train["rounds"]),
-            f"{len(etas)} tried" if tuned else " ".join(f"{eta:g}" for eta in etas),
+            f"{len(etas)} tried" if tuned else "advised" if experiment.chooses_eta else _listed(etas),
             f"{len(tuned)} + {len(reported)}" if tuned else str(len(reported)),
         )
     Console().print(shown)
@@ -186,6 +191,10 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     print(f"\n{runs}, {found.known} of them there already in {folder}")
     print(f"{found.gradients:.3g} single-sample gradients to compute")
     print(f"about {duration(found.seconds / cores)} on {cores} cores, {found.bytes / 1e6:.1f} MB on disk")
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
 
 
 def show_partitions(experiment: Experiment, picture: Path) -> None:

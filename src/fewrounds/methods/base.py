@@ -84,6 +84,10 @@ class Method(ABC):
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         """Single-sample gradients a worker computes in a round, averaged over workers and rounds."""
 
+    def stage_rounds(self, sizes: Sequence[float]) -> int:
+        """T: the rounds of a stage; 1 for methods that have none."""
+        return 1
+
     def settings(self) -> dict[str, Any]:
         """The settings by name, as a checkpoint or a table shows them."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -39,11 +39,15 @@ def for_budget(
     `workers` (and `num_workers`) is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be
     fixed too.
     """
+    items = list_workers(workers, num_workers)
+    return for_sizes(name, budget, [size_of(item, f"worker {p}") for p, item in enumerate(items)], mode, **fixed)
+
+
+def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper", **fixed: Any) -> Method:
+    """`for_budget` for workers of these sizes."""
     budget = whole_number("budget", budget)
     if mode not in ("paper", "strict"):
         raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
-    items = list_workers(workers, num_workers)
-    sizes = [size_of(item, f"worker {p}") for p, item in enumerate(items)]
     cls = method_class(name)
     has = {field.name for field in dataclasses.fields(cls)}
     free = _free_setting(name, cls.local, has, fixed)

@@ -58,7 +58,7 @@ class BVRLSGD(Method):
         return BVRLSGDState(x=x0, x_prev=x0, v=x0.new_zeros(len(x0)), x_out=x_out)
 
     def round(self, s: BVRLSGDState, engine: Engine) -> BVRLSGDState:
-        if (engine.round - 1) % self._T(engine.sizes) == 0:
+        if (engine.round - 1) % self.stage_rounds(engine.sizes) == 0:
             v = stage_gradient(engine, s.x, self.b_tilde)
         else:
             # ṽ_t = mean_p [g_t(x_{t-1}) - g_t(x_{t-2})] + ṽ_{t-1}
@@ -85,10 +85,10 @@ class BVRLSGD(Method):
             raise SettingError("bvr-l-sgd: combine = 'mean' has no theory form; use form = 'practical'")
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
-        shared = stage_gradients_per_round(self.b_tilde, sizes, self.K * self.b, self._T(sizes))
+        shared = stage_gradients_per_round(self.b_tilde, sizes, self.K * self.b, self.stage_rounds(sizes))
         # Local-Routine takes K - 1 differences, at one worker out of P or at every worker.
         runners = 1 if self.form == "practical" and self.combine == "pick" else len(sizes)
         return shared + 2 * (self.K - 1) * self.b * runners / len(sizes)
 
-    def _T(self, sizes: Sequence[float]) -> int:
+    def stage_rounds(self, sizes: Sequence[float]) -> int:
         return self.T or stage_length(self.b_tilde, sizes, self.K * self.b)

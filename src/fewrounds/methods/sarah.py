@@ -44,7 +44,7 @@ class SARAH(Method):
         return SARAHState(x=x0, x_prev=x0, v=x0.new_zeros(len(x0)))
 
     def round(self, s: SARAHState, engine: Engine) -> SARAHState:
-        if (engine.round - 1) % self._T(engine.sizes) == 0:
+        if (engine.round - 1) % self.stage_rounds(engine.sizes) == 0:
             v = stage_gradient(engine, s.x, self.b_tilde)
         else:
             # v_t = mean_p [g_t(x_{t-1}) - g_t(x_{t-2})] + v_{t-1}
@@ -56,7 +56,7 @@ class SARAH(Method):
         check_b_tilde(self.name, self.b_tilde, sizes)
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
-        return stage_gradients_per_round(self.b_tilde, sizes, self.b, self._T(sizes))
+        return stage_gradients_per_round(self.b_tilde, sizes, self.b, self.stage_rounds(sizes))
 
-    def _T(self, sizes: Sequence[float]) -> int:
+    def stage_rounds(self, sizes: Sequence[float]) -> int:
         return self.T or stage_length(self.b_tilde, sizes, self.b)

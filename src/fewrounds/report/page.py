@@ -33,6 +33,7 @@ from fewrounds.report.frames import (
     values_of,
 )
 from fewrounds.report.html import name_of, text_of, varying
+from fewrounds.report.measured import measured_section
 from fewrounds.report.styles import styles_of
 
 CHOSEN = ["method", "q", "budget", "budget_mode", "dataset", "eta", "score", "at_edge"]
@@ -63,6 +64,7 @@ def write_report(
 def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], figures: list[str]) -> str:
     """The page as text."""
     claims = check_claims(frame)
+    measured = meta.get("measured") or []
     return Template(_part("page.html")).substitute(
         title=escape(str(meta.get("name") or "fewrounds")),
         style=_part("page.css"),
@@ -70,6 +72,8 @@ def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], fig
         numbers=tables.numbers_table(frame),
         figures=words.figures_list(figures),
         claims=tables.claims_table(claims),
+        measured=measured_section(measured),
+        measured_link='<a href="#measured">Heterogeneity</a> ' if measured else "",
         rates=tables.rates_table(chosen, meta),
         ledger=tables.ledger_table(frame, meta),
         failures=tables.failures_table(frame, meta),
