@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fewrounds as fr
 from fewrounds.report import write_report
 from results import META, METHODS, chosen_of, diverge, made_frame
 
@@ -273,6 +274,34 @@ def test_the_least_there_can_be(open_frame: Callable[..., Opened]) -> None:
     assert "nothing to compare" in page.tab.locator("#comparisons").inner_text()
     assert page.tab.locator("#criterion option").all_inner_texts() == ["train loss", "train accuracy", "gradient norm"]
     assert "No run failed" in page.tab.locator("#failures").inner_text()
+    assert page.tab.locator("#measured").count() == 0
+
+
+def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
+    frame = made_frame({("sarah", q, 64): 0.5 for q in (0.1, 0.85)})
+    figures = {
+        name: fr.Estimate(value, 0.1) for name, value in (("L", 20), ("L_sample", 30), ("zeta1", 2), ("sigma2", 9))
+    }
+    measured = [
+        {
+            "dataset": "digits", "partition": "class-skew", "q": q, "round": round, "along": {"method": "sarah"} if round else {},
+            "measurement": fr.Measurement(1.0, zeta=fr.Estimate(10 * q + round), gradient_norm2=fr.Estimate(0.5), **figures).to_json(),
+        }
+        for round in (0, 5)
+        for q in (0.85, 0.1)
+    ]  # fmt: skip
+    page = open_frame(frame, measured=measured)
+    page.until("document.querySelector('#measured img').naturalWidth > 300")
+    rows = page.tab.locator("#measured tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows] == [
+        ["q = 0.1", "0"],
+        ["q = 0.1", "5"],
+        ["q = 0.85", "0"],
+        ["q = 0.85", "5"],
+    ]
+    assert rows[0].split("\t")[2:] == ["0.5", "20", "30", "1", "2 ± 0.1", "9 ± 0.1", "0.05"]
+    assert "along a training by sarah" in page.tab.locator("#measured").inner_text()
+    assert page.tab.get_by_role("link", name="Heterogeneity").count() == 1
 
 
 def test_a_diverged_run_ends_its_curve_and_is_told(

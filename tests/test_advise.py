@@ -1,0 +1,168 @@
+"""`fr.advise`: limits by hand, the order they imply, budgets from seconds, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import fewrounds as fr
+from fewrounds.theory.advise import step_size
+from fewrounds.theory.limits import FACTORS, LIMITS, limits, place_of
+
+ONES = dict.fromkeys(FACTORS, 1.0)
+
+
+def measurement(**changes) -> fr.Measurement:
+    """Ten workers with 500 samples: constants that are all different."""
+    constants = {
+        "L": 20.0, "L_sample": 50.0, "zeta": 2.0, "zeta_to_mean": 1.0, "zeta1": 3.0, "sigma2": 90.0, "sigma2_mean": 80.0,
+        "gradient_norm2": 7.0,
+    }  # fmt: skip
+    estimates = {name: fr.Estimate(value) for name, value in {**constants, **changes}.items() if name != "sizes"}
+    return fr.Measurement(loss=3.0, sizes=changes.get("sizes", (500.0,) * 10), dim=100, **estimates)
+
+
+def test_the_limits_by_hand() -> None:
+    """𝓑 = 64: K = 4 and b = 16; b̃ = 500, so T = 1 + ⌈500/64⌉ = 9."""
+    m = measurement()
+    bvr = fr.BVRLSGD(eta=1.0, K=4, b=16)
+    assert limits(place_of(m, bvr, 0.5), "bvr-l-sgd", ONES) == pytest.approx(
+        {
+            "smoothness": 1 / 20,
+            "heterogeneity": 1 / (4 * 2),
+            "local recursion": math.sqrt(16 / 4) / 50,
+            "recursion": math.sqrt(10 * 16 / (4 * 9)) / 50,
+        }
+    )
+    assert limits(place_of(m, fr.LocalSGD(eta=1.0, K=4, b=16), 0.5), "local-sgd", ONES) == pytest.approx(
+        {
+            "smoothness": 1 / 20,
+            "noise": 10 * 16 * 0.5 / (20 * 80),
+            "local noise": math.sqrt(16 * 0.5 / 4) / (20 * math.sqrt(80)),
+            "drift": math.sqrt(0.5) / (4 * 20 * 3),
+        }
+    )
+    sgd = limits(place_of(m, fr.MinibatchSGD(eta=1.0, b=64), 0.5), "minibatch-sgd", ONES)
+    assert sgd == pytest.approx({"smoothness": 1 / 20, "noise": 10 * 64 * 0.5 / (20 * 80)})
+    sarah = limits(place_of(m, fr.SARAH(eta=1.0, b=64), 0.5), "sarah", ONES)
+    assert sarah == pytest.approx({"smoothness": 1 / 20, "recursion": math.sqrt(10 * 64 / 9) / 50})
+
+
+def test_the_limits_give_the_terms_of_the_table() -> None:
+    """With the greatest step size, gap/(η K ε) is the greatest term of the method's line in the table."""
+    m = measurement(L_sample=20.0, sigma2=1.0, sigma2_mean=1.0)
+    budget, epsilon = 64, 1e-3
+    # T = b̃/(K b) in place of 1 + ⌈b̃/(K b)⌉, and n = P b̃
+    table = fr.rates(L=20.0, zeta=2.0, zeta1=3.0, sigma2=1.0, n=5000, P=10, budget=budget, epsilon=epsilon, gap=3.0)
+    advice = fr.advise(m, budget, epsilon=epsilon, factors=ONES)
+    for name, label, factor in (
+        ("minibatch-sgd", "minibatch-sgd", 1.0),
+        ("local-sgd", "local-sgd (Woodworth et al.)", 1.0),
+        ("scaffold", "scaffold (quadratics)", 1.0),
+    ):
+        greatest = max(table.of(label).terms.values())
+        found = advice.of(name).rounds
+        terms = table.of(label).terms
+        # the table has 1/𝓑 where K local steps give 1/K
+        if name != "minibatch-sgd":
+            terms = {**terms, "steps": terms["steps"] * budget / 4}
+            greatest = max(terms.values())
+        if name == "scaffold":  # its line for quadratics has no local noise
+            greatest = max(greatest, table.of("local-sgd (Woodworth et al.)").terms["local noise"])
+        assert found == pytest.approx(factor * greatest), name
+
+
+def test_more_heterogeneity_costs_bvr_its_lead() -> None:
+    alike = fr.advise(measurement(zeta=0.1), 256, epsilon=0.01)
+    apart = fr.advise(measurement(zeta=4000.0), 256, epsilon=0.01)
+    assert alike.best.name == "bvr-l-sgd"
+    assert apart.best.name in ("sarah", "minibatch-sgd")
+    assert apart.of("bvr-l-sgd").limit == "heterogeneity"
+    assert "hardly differ" in alike.why
+    assert "bvr-l-sgd comes first" in alike.why
+
+
+def test_a_ranked_table_with_settings_that_run() -> None:
+    m = measurement()
+    advice = fr.advise(m, 64, rounds=200)
+    table = advice.table
+    assert list(table["method"]) == [choice.method.name for choice in advice.choices]
+    assert list(table["gradient_norm2"]) == sorted(table["gradient_norm2"])
+    assert set(table["method"]) == set(LIMITS) - {"local-gd"}, "a full gradient is over the budget"
+    row = table.set_index("method").loc["bvr-l-sgd"]
+    assert (row["K"], row["b"], row["T"]) == (4, 16, 9)
+    assert advice.best == advice.choices[0].method
+    assert advice.of("sarah").method.eta == min(advice.of("sarah").limits.values())
+    assert str(advice).count("\n") >= len(table)
+    for choice in advice.choices:
+        again = step_size(m, choice.method, 200)
+        assert again.method.eta == pytest.approx(choice.method.eta)
+        predicted = fr.advise(m, 64, epsilon=choice.epsilon).of(choice.method.name).rounds
+        assert predicted == pytest.approx(200, rel=1e-6), "rounds and ε are two sides of one prediction"
+
+
+def test_the_goal_is_a_hundredth_of_the_start_by_default() -> None:
+    assert {choice.epsilon for choice in fr.advise(measurement(), 64).choices} == {0.07}
+
+
+def test_a_budget_from_seconds() -> None:
+    dear = fr.advise(measurement(), seconds_per_round=10.0, seconds_per_gradient=1e-4)
+    cheap = fr.advise(measurement(), seconds_per_round=1e-3, seconds_per_gradient=1e-4)
+    assert dear.budget > cheap.budget, "where a round costs much, more is computed in it"
+    first = dear.choices[0]
+    seconds = first.rounds * (10.0 + 1e-4 * first.method.gradients_per_round((500.0,) * 10))
+    assert first.seconds == pytest.approx(seconds)
+    assert "seconds" in dear.table
+
+
+def test_streams_get_a_stage_batch() -> None:
+    advice = fr.advise(measurement(sizes=(math.inf,) * 10), 64, epsilon=0.5)
+    assert advice.of("bvr-l-sgd").method.b_tilde == math.ceil(90 / (10 * 0.5))
+    assert "local-gd" not in {choice.method.name for choice in advice.choices}
+
+
+def test_other_settings_stay_as_they_are() -> None:
+    advice = fr.advise(measurement(), 64, methods=["bvr-l-sgd", "local-sgd"], b=8, T=3)
+    assert (advice.of("bvr-l-sgd").method.b, advice.of("bvr-l-sgd").method.K) == (8, 8)
+    assert advice.of("bvr-l-sgd").T == 3
+    assert advice.of("local-sgd").method.b == 8
+
+
+def test_identical_workers_without_noise() -> None:
+    """ζ = ζ₁ = σ² = 0: nothing but smoothness limits anyone."""
+    zero = dict.fromkeys(("zeta", "zeta_to_mean", "zeta1", "sigma2", "sigma2_mean"), 0.0)
+    advice = fr.advise(measurement(**zero, L_sample=20.0), 64, rounds=100)
+    assert {choice.limit for choice in advice.choices} <= {"smoothness", "local recursion", "recursion"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "give a budget, or both seconds_per_round and seconds_per_gradient"),
+        ({"seconds_per_round": 1.0}, "give a budget, or both"),
+        ({"budget": 64, "seconds_per_round": 1.0, "seconds_per_gradient": 1.0}, "give a budget, or both"),
+        ({"budget": 64, "rounds": 10, "epsilon": 0.1}, "give rounds or epsilon, not both"),
+        ({"budget": 0}, "budget = 0"),
+        ({"budget": 64, "methods": ["sarha"]}, "there is no advice on 'sarha'; did you mean 'sarah'"),
+        ({"seconds_per_round": 1.0, "seconds_per_gradient": 1.0, "rounds": 5}, "seconds need epsilon, not rounds"),
+        ({"budget": 64, "mode": "stricter"}, "mode = 'stricter'"),
+    ],
+)
+def test_unclear_wishes_are_refused(settings: dict, said: str) -> None:
+    with pytest.raises(fr.SettingError) as refused:
+        fr.advise(measurement(), **settings)
+    assert said in str(refused.value)
+
+
+def test_what_was_not_measured_is_asked_for() -> None:
+    with pytest.raises(fr.SettingError, match="advice needs zeta: measure without `only`"):
+        fr.advise(measurement(zeta=math.nan), 64)
+
+
+def test_a_method_without_theory_is_refused() -> None:
+    class Own(fr.LocalSGD):
+        name = "own"
+
+    with pytest.raises(fr.SettingError, match="there is no advice on 'own': give its eta"):
+        step_size(measurement(), Own(eta=1.0, K=2, b=2), 10)
