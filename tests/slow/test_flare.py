@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -18,6 +19,7 @@ from cluster.every_method import methods
 from experiments import fewrounds
 from fewrounds.experiment.store import load_results
 from fewrounds.silo import demo
+from problems import classifier
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +61,21 @@ def test_every_method_has_the_same_iterates_as_in_one_process(federation: Federa
 
 def _toml(settings: dict[str, object]) -> str:
     return "{" + ", ".join(f"{key} = {value!r}" for key, value in settings.items()) + "}"
+
+
+def test_sites_are_measured_as_in_one_process(federation: Federation) -> None:
+    sets = ("measure.samples=4", "measure.smooth_samples=2", "measure.tolerance=0.01", "measure.n='all'")
+    options = [word for one in sets for word in ("--set", one)]
+    folder = federation.folder / "measured"
+    done = fewrounds("silo", "measure", federation.file, "-o", folder, *options, timeout=600)
+    assert done.returncode == 0, done.stderr
+    case = classifier()
+    expected = fr.measure(case.problem, case.workers, seed=1, samples=4, smooth_samples=2, tolerance=0.01)
+    found = fr.Measurement.from_json(json.loads((folder / "measurement.json").read_text())["measurement"])
+    for name in ("L", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-8), name
+        assert getattr(found, name).gradients == getattr(expected, name).gradients, name
+    assert str(found) in done.stdout
 
 
 def test_what_is_done_is_not_done_again(federation: Federation) -> None:

@@ -112,13 +112,9 @@ class Tuning(Section):
     """For the tuning runs, which need no curves; by default the same as for the others."""
 
 
-class Measure(Section):
-    """What `fewrounds measure` does, and eta = "auto" at the start (see `fewrounds.measure`)."""
+class Precision(Section):
+    """How precisely to measure, and at what cost (see `fewrounds.measure`)."""
 
-    rounds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
-    """At which rounds of a training; by default the start, and a hundredth, a tenth and all of train.rounds."""
-    method: MethodName = "minibatch-sgd"
-    """Whose training it is."""
     n: Count | Literal["all"] = 1000
     """Samples of each worker that stand for its data in gradients and Hessians."""
     samples: Annotated[int, Field(ge=2)] = 256
@@ -126,6 +122,20 @@ class Measure(Section):
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
     tolerance: Positive | None = None
     all_pairs: bool | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As `fewrounds.theory.measure.How` takes them."""
+        fields = {name: getattr(self, name) for name in Precision.model_fields}
+        return {**fields, "n": None if self.n == "all" else self.n}
+
+
+class Measure(Precision):
+    """What `fewrounds measure` does, and eta = "auto" at the start."""
+
+    rounds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    """At which rounds of a training; by default the start, and a hundredth, a tenth and all of train.rounds."""
+    method: MethodName = "minibatch-sgd"
+    """Whose training it is."""
 
 
 class Track(Section):

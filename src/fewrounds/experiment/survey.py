@@ -17,7 +17,6 @@ from fewrounds.experiment.work import data_digest, execute, method_of, problem_o
 
 if TYPE_CHECKING:
     from fewrounds.theory.estimate import Measurement
-    from fewrounds.theory.measure import How
 
 PROBLEM = ("weights", "dtype")
 """What of a run's training settings is part of the problem that is measured."""
@@ -81,25 +80,11 @@ def advised_choice(experiment: Experiment, store: Store, cell: RunSpec) -> dict[
     return {"eta": eta, "limit": choice.limit, "at_edge": False, "score": None, "scores": {}, "reason": ""}
 
 
-def _how(experiment: Experiment) -> How:
-    from fewrounds.theory.measure import How
-
-    m = experiment.measure
-    return How(
-        n=None if m.n == "all" else m.n,
-        samples=m.samples,
-        smooth_samples=m.smooth_samples,
-        quantile=m.quantile,
-        tolerance=m.tolerance,
-        all_pairs=m.all_pairs,
-    )
-
-
 def _measured(
     experiment: Experiment, store: Store, spec: RunSpec, round: int, x: Any, way: dict[str, Any]
 ) -> Measurement:
     from fewrounds.opening import open_engine
-    from fewrounds.theory.measure import measure_with
+    from fewrounds.theory.measure import How, measure_with
 
     name = _name(experiment, spec, round, way)
     if (known := _load(store, name)) is not None:
@@ -109,7 +94,7 @@ def _measured(
     ready = open_engine(
         problem_of(spec), workers_of(spec), x0=x, seed=spec.train["seed"], weights=spec.train["weights"], compile=False
     )
-    found = measure_with(ready.engine, ready.x, _how(experiment))
+    found = measure_with(ready.engine, ready.x, How(**experiment.measure.settings()))
     columns = {
         key: value
         for key, value in setting_columns(spec.identity()).items()

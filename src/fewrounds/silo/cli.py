@@ -106,6 +106,25 @@ def run(file: File, output: Output = None, kits: Kits = None, sets: Sets = None)
 
 
 @app.command()
+def measure(file: File, output: Output = None, kits: Kits = None, sets: Sets = None) -> None:
+    """Measure how heterogeneous the sites are, before any training: L, ζ, ζ₁ and σ² at the start."""
+    from fewrounds.silo.settings import load_silo
+
+    silo = load_silo(file, sets)
+    _needs_flare()
+    from fewrounds.silo import control
+
+    kit = (kits or _kits(file, silo.name)) / "coordinator"
+    path = (output or Path("runs") / f"{silo.name}-measurement") / "measurement.json"
+    try:
+        found = control.measure(silo, kit, path, _say, lambda progress: None)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    print(found)
+    print(f"\nWith error bars and costs: {path}")
+
+
+@app.command()
 def status(file: File, kits: Kits = None, sets: Sets = None) -> None:
     """Show which sites are connected, and what runs."""
     from fewrounds.silo.settings import load_silo

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewrounds.experiment.store import DONE, Store, now
+from fewrounds.errors import ResultsError, one_line
+from fewrounds.experiment.store import DONE, Store, now, write_json
 from fewrounds.silo.federation import STALE, START, Federation, FederationError
 from fewrounds.silo.results import save_results, saved_results
 from fewrounds.silo.settings import Silo
+from fewrounds.theory.estimate import Measurement
 
 POLL = 1.0
 ATTEMPTS = 3
@@ -46,6 +49,21 @@ def run(
         return outcome
 
 
+def measure(
+    silo: Silo, kit: Path, path: Path, say: Callable[[str], None], show: Callable[[dict[str, Any]], None]
+) -> Measurement:
+    """Measure the sites' problem at the start, all sites present, and save it in a JSON file."""
+    name = f"{silo.name}-measure-{secrets.token_hex(6)}"
+    wait = silo.loss if silo.loss.on_loss == "stop" else silo.loss.model_copy(update={"on_loss": "wait"})
+    patient = silo.model_copy(update={"loss": wait})
+    with contextlib.closing(Federation(kit)) as federation, tempfile.TemporaryDirectory() as place:
+        outcome = _Run(federation, patient, name, Path(place), say, show, survey=True).to_the_end()
+    with one_line(f"cannot write {path}", ResultsError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"sites": silo.sites, "measurement": outcome["measurement"]})
+    return Measurement.from_json(outcome["measurement"])
+
+
 class Reached(NamedTuple):
     """How far a job came."""
 
@@ -66,6 +84,8 @@ class _Run:
     folder: Path
     say: Callable[[str], None]
     show: Callable[[dict[str, Any]], None]
+    survey: bool = False
+    """Whether the sites are measured, and nothing is trained."""
 
     def to_the_end(self) -> dict[str, Any]:
         furthest, in_vain = 0, 0
@@ -95,7 +115,7 @@ class _Run:
         """One job: how far it came, and its outcome if it has left one."""
         sites = self._wait_for_sites(until)
         try:
-            job = self.federation.submit(self.silo, self.name, sites)
+            job = self.federation.submit(self.silo, self.name, sites, self.survey)
         except FederationError as error:
             time.sleep(POLL)
             return Reached(False, str(error), 0), None

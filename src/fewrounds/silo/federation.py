@@ -88,9 +88,9 @@ class Federation:
             name for name, at in reports.items() if newest - at < STALE and now - self._reported[name][1] < STALE
         )
 
-    def submit(self, silo: Silo, run: str, sites: list[str]) -> str:
+    def submit(self, silo: Silo, run: str, sites: list[str], survey: bool = False) -> str:
         with tempfile.TemporaryDirectory() as place, self.session() as session:
-            path = write_job(silo, run, sites, Path(place))
+            path = write_job(silo, run, sites, Path(place), survey)
             job: str = session.submit_job(str(path))
             return job
 
@@ -137,8 +137,8 @@ def _no_answer_yet(error: Exception) -> bool:
     return type(error).__name__ == "NoReply" or "no app command func" in str(error)
 
 
-def write_job(silo: Silo, run: str, sites: list[str], folder: Path) -> Path:
-    """The job as FLARE wants it, without the code that its exporter adds."""
+def write_job(silo: Silo, run: str, sites: list[str], folder: Path, survey: bool = False) -> Path:
+    """The job as FLARE wants it, without the code that its exporter adds: a training, or a measurement."""
     from nvflare.collab import CollabRecipe
 
     from fewrounds.silo.job import Coordinator, SiteJob
@@ -155,6 +155,7 @@ def write_job(silo: Silo, run: str, sites: list[str], folder: Path) -> Path:
         "compile": silo.train.compile,
         "least": silo.least,
         "answer_seconds": silo.loss.answer_seconds,
+        "measure": silo.measure.settings() if survey else None,
     }
     recipe = CollabRecipe(
         f"fewrounds-{silo.name}", server=Coordinator(plan), client=SiteJob(), min_clients=len(sites),

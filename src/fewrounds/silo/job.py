@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from fewrounds.checkpoint import write_whole
 from fewrounds.errors import FewroundsError, SettingError
 from fewrounds.methods.base import method
 from fewrounds.rounds import RoundRecord
-from fewrounds.silo.lead import Plan, facts_of, lead
+from fewrounds.silo.lead import Plan, facts_of, lead, survey
 from fewrounds.silo.messages import Message, SiteLostError
 from fewrounds.silo.site import Site, load_definition
+from fewrounds.theory.measure import How
 
 PROGRESS = "fewrounds"
 """The command by which the coordinator asks a running job how far it is."""
@@ -183,23 +184,34 @@ class Coordinator:
         result = Path(workspace.get_run_dir(job))
         try:
             with _after_any_other_job(folder / "lock"):
-                ran = lead(sites, plan["sites"], todo, folder, [note], sites.present)
+                if plan["measure"] is not None:
+                    outcome = self._measured(sites, todo, folder)
+                else:
+                    outcome = self._trained(sites, todo, folder, note, result)
         except SiteLostError as error:
             outcome = {"outcome": "lost", "reason": str(error)}
         except FewroundsError as error:
             reason = str(error).replace(str(folder), "the server's folder of this run")
             outcome = {"outcome": "stopped", "reason": reason}
-        else:
-            write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
-            outcome = {
-                "outcome": ran.outcome,
-                "rows": list(ran.rows),
-                "ledger": ran.ledger.to_json(),
-                "l2": facts_of(folder)[0]["problem"]["l2"],
-            }
         write_whole(result / OUTCOME, json.dumps(outcome).encode())
         # FLARE may wait long for a site that is gone before it ends the job
         progress["ended"] = {key: outcome[key] for key in ("outcome", "reason") if key in outcome}
+
+    def _trained(
+        self, sites: FlareSites, todo: Plan, folder: Path, note: Callable[[RoundRecord], None], result: Path
+    ) -> dict[str, Any]:
+        ran = lead(sites, self.plan["sites"], todo, folder, [note], sites.present)
+        write_whole(result / MODEL, save({"x": ran.x.contiguous()}))
+        return {
+            "outcome": ran.outcome,
+            "rows": list(ran.rows),
+            "ledger": ran.ledger.to_json(),
+            "l2": facts_of(folder)[0]["problem"]["l2"],
+        }
+
+    def _measured(self, sites: FlareSites, todo: Plan, folder: Path) -> dict[str, Any]:
+        found = survey(sites, self.plan["sites"], todo, folder, How(**self.plan["measure"]), sites.present)
+        return {"outcome": "finished", "measurement": found.to_json()}
 
 
 @contextmanager

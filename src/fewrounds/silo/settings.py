@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from fewrounds.errors import SettingError
-from fewrounds.experiment.config import Count, MethodName, Positive
+from fewrounds.experiment.config import Count, MethodName, Positive, Precision
 from fewrounds.methods.base import Method, method
 from fewrounds.settings import Section, load_settings
 
@@ -76,6 +76,8 @@ class Silo(Section):
     method: dict[str, Any] = Field(default_factory=dict)
     """The method's settings: eta, K, b, …"""
     loss: Loss = Loss()
+    measure: Precision = Precision()
+    """For `fewrounds silo measure`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Silo:
