@@ -29,7 +29,7 @@ def test_the_limits_by_hand() -> None:
     bvr = fr.BVRLSGD(eta=1.0, K=4, b=16)
     assert limits(place_of(m, bvr, 0.5), "bvr-l-sgd", ONES) == pytest.approx(
         {
-            "smoothness": 1 / 20,
+            "smoothness": 1 / (20 + 30 / 16),
             "heterogeneity": 1 / (4 * 2),
             "local recursion": math.sqrt(16 / 4) / 50,
             "recursion": math.sqrt(10 * 16 / (4 * 9)) / 50,
@@ -37,16 +37,16 @@ def test_the_limits_by_hand() -> None:
     )
     assert limits(place_of(m, fr.LocalSGD(eta=1.0, K=4, b=16), 0.5), "local-sgd", ONES) == pytest.approx(
         {
-            "smoothness": 1 / 20,
+            "smoothness": 1 / (20 + 30 / 16),
             "noise": 10 * 16 * 0.5 / (20 * 80),
             "local noise": math.sqrt(16 * 0.5 / 4) / (20 * math.sqrt(80)),
             "drift": math.sqrt(0.5) / (4 * 20 * 3),
         }
     )
     sgd = limits(place_of(m, fr.MinibatchSGD(eta=1.0, b=64), 0.5), "minibatch-sgd", ONES)
-    assert sgd == pytest.approx({"smoothness": 1 / 20, "noise": 10 * 64 * 0.5 / (20 * 80)})
+    assert sgd == pytest.approx({"smoothness": 1 / (20 + 30 / 640), "noise": 10 * 64 * 0.5 / (20 * 80)})
     sarah = limits(place_of(m, fr.SARAH(eta=1.0, b=64), 0.5), "sarah", ONES)
-    assert sarah == pytest.approx({"smoothness": 1 / 20, "recursion": math.sqrt(10 * 64 / 9) / 50})
+    assert sarah == pytest.approx({"smoothness": 1 / (20 + 30 / 640), "recursion": math.sqrt(10 * 64 / 9) / 50})
 
 
 def test_the_limits_give_the_terms_of_the_table() -> None:

@@ -220,7 +220,7 @@ def step_size(measurement: Measurement, method: Method, rounds: int, factors: di
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:
     """The ε that is predicted to be reached in so many rounds."""
     low, high = math.log(1e-30), math.log(1e30)
-    for _ in range(200):  # rounds fall as ε grows
+    for _ in range(60):  # rounds fall as ε grows
         middle = (low + high) / 2
         if rounds_to(place_of(m, method, math.exp(middle)), method.name, gap, factors) > rounds:
             low = middle

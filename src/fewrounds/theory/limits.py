@@ -3,7 +3,7 @@
 A method that takes K steps η a round needs about (f(x_0) - f*) / (η K ε) rounds to ‖∇f‖² ≤ ε. Put the greatest η that
 its analysis allows in there, and the terms of the paper's table come out, one for each limit:
 
-    smoothness        η ≤ 1/L               every method                       → L/(K ε)
+    smoothness        η ≤ 1/L_b             every method                       → L/(K ε)
     noise             η ≤ P b ε/(L σ²)      methods that average gradients     → L σ²/(K b P ε²)
     local noise       η ≤ √(b ε/K)/(L σ)    local methods that average them    → L σ/(√(K b) ε^{3/2})
     drift             η ≤ √ε/(K L ζ₁)       local methods with the bias        → L ζ₁/ε^{3/2}
@@ -11,7 +11,8 @@ its analysis allows in there, and the terms of the paper's table come out, one f
     local recursion   η ≤ √(b/K)/L          the recursive estimator, locally   → L/(√(K b) ε)
     recursion         η ≤ √(P b/(K T))/L    and over the rounds of a stage     → √(T/(K b P)) L/ε
 
-In the last two, L is that of single samples.
+In the last two, L is that of single samples, L_s. L_b = L + (L_s - L)/b is that of a mean of b samples: of the local
+batch, or for methods without local steps of all workers' together.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from fewrounds.methods.base import Method
 from fewrounds.theory.estimate import Measurement
 
 FACTORS = {
-    "smoothness": 1.0,
-    "noise": 1.0,
-    "local noise": 1.0,
-    "drift": 1.0,
-    "heterogeneity": 1.0,
-    "local recursion": 1.0,
-    "recursion": 1.0,
+    "smoothness": 5.0,
+    "noise": 400.0,
+    "local noise": 500.0,
+    "drift": 3000.0,
+    "heterogeneity": 8.0,
+    "local recursion": 5.0,
+    "recursion": 2.0,
 }
-"""Theory leaves constant factors open, and proofs make them small. These are the ones that fit what tuning finds."""
+"""Theory leaves constant factors open, and proofs make them small. These fit what tuning finds on digits
+(`python experiments/choosing.py fit`; docs/choosing.md says how well, and how well elsewhere)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Place:
 
 
 def smoothness(at: Place) -> float:
-    return _over(1.0, at.L)
+    together = at.b if at.K > 1 else at.b * at.P
+    return _over(1.0, at.L + (at.L_sample - at.L) / together)
 
 
 def noise(at: Place) -> float:
