@@ -25,12 +25,11 @@ from fewrounds.experiment.store import Store
 from fewrounds.experiment.survey import saved
 from fewrounds.methods.budget import for_sizes
 from fewrounds.theory.advise import step_size
-from fewrounds.theory.limits import FACTORS
+from fewrounds.theory.limits import BARE, FACTORS
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"
 RESULTS = HERE.parent / "results" / "choosing.json"
-ONES = dict.fromkeys(FACTORS, 1.0)
 GOOD = 0.01
 """A step size is good if its score, an accuracy, is this close to the best."""
 PAIRS = {"digits": ("choosing-digits", "choosing-digits-auto"), "cifar10": ("evidence-a", "choosing-cifar-auto")}
@@ -73,7 +72,7 @@ def fit() -> dict[str, float]:
         apart = [math.log(factor / factors["smoothness"]) ** 2 for factor in factors.values()]
         return sum(errors) + 1e-3 * sum(apart)
 
-    factors = dict(ONES)
+    factors = dict(BARE)
     steps = [float(step) for step in 10.0 ** np.linspace(0, 4, 41)]
     for _ in range(12):
         before = dict(factors)
@@ -82,7 +81,7 @@ def fit() -> dict[str, float]:
         if factors == before:
             break
     rounded = {kind: float(f"{factor:.1g}") for kind, factor in factors.items()}
-    for name, these in (("theory", ONES), ("fitted", factors), ("rounded", rounded)):
+    for name, these in (("theory", BARE), ("fitted", factors), ("rounded", rounded)):
         print(f"{name}: off by a factor {math.exp(math.sqrt(off(these) / len(cells))):.2f} in the mean; {these}")
     return rounded
 
@@ -111,7 +110,7 @@ def collect() -> None:
             figures = {name: float(getattr(m, name)) for name in ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")}
             out["measured"].append({"dataset": dataset, "q": q, **figures, "n": m.n})
         for cell in tuned(by_tuning):
-            choice, bare = (advised(cell, at[cell["q"]], factors) for factors in (FACTORS, ONES))
+            choice, bare = (advised(cell, at[cell["q"]], factors) for factors in (FACTORS, BARE))
             where = (cell["method"], cell["q"])
             out["cells"].append(
                 {

@@ -12,7 +12,7 @@ from fewrounds.errors import SettingError, finite_number, nearest, whole_number
 from fewrounds.methods.base import Method, method_class
 from fewrounds.methods.budget import for_sizes
 from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.limits import FACTORS, LIMITS, limits, place_of, rounds_to
+from fewrounds.theory.limits import BARE, FACTORS, LIMITS, limits, place_of, rounds_to
 
 if TYPE_CHECKING:
     import pandas
@@ -38,6 +38,8 @@ class Choice:
     """The greatest step size that each limit allows (see `fewrounds.theory.limits`)."""
     T: int
     """Rounds of a stage."""
+    bare: float
+    """The rounds, or the ε where the rounds are given, that theory predicts without fitted factors."""
     seconds: float = math.nan
     """Predicted, where seconds per round and gradient are given."""
 
@@ -170,8 +172,13 @@ def advise(
         choices = tried[chosen]
     if not choices:
         raise SettingError(f"budget = {chosen}: too small for {', '.join(names)}")
-    order = sorted(choices, key=lambda c: c.epsilon if how_long is not None else c.rounds)
-    return Advice(tuple(order), measurement, chosen, how_long)
+    return Advice(tuple(sorted(choices, key=lambda c: _rank(c, how_long))), measurement, chosen, how_long)
+
+
+def _rank(choice: Choice, rounds: int | None) -> tuple[int, float]:
+    """What is predicted, to about 5 %; between those that are not told apart by it, what theory says by itself."""
+    value = choice.epsilon if rounds is not None else choice.rounds
+    return round(math.log(value) / math.log(1.05)), choice.bare
 
 
 def _choice(
@@ -203,18 +210,18 @@ def _choice(
     assert epsilon is not None
     at = place_of(m, made, epsilon)
     found = limits(at, name, factors)
-    needed = rounds_to(at, name, float(m.loss), factors)
-    return Choice(dataclasses.replace(made, eta=min(found.values())), needed, epsilon, found, at.T)
+    needed, bare = (rounds_to(at, name, float(m.loss), these) for these in (factors, BARE))
+    return Choice(dataclasses.replace(made, eta=min(found.values())), needed, epsilon, found, at.T, bare)
 
 
 def step_size(measurement: Measurement, method: Method, rounds: int, factors: dict[str, float] = FACTORS) -> Choice:
     """The advice for a method whose other settings are given."""
     if method.name not in LIMITS:
         raise SettingError(f"there is no advice on {method.name!r}: give its eta; {nearest(method.name, LIMITS)}")
-    reached = _reached(measurement, method, float(measurement.loss), rounds, factors)
+    reached, bare = (_reached(measurement, method, float(measurement.loss), rounds, f) for f in (factors, BARE))
     found = limits(place_of(measurement, method, reached), method.name, factors)
     made = dataclasses.replace(method, eta=min(found.values()))
-    return Choice(made, float(rounds), reached, found, method.stage_rounds(measurement.sizes))
+    return Choice(made, float(rounds), reached, found, method.stage_rounds(measurement.sizes), bare)
 
 
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:

@@ -36,6 +36,9 @@ FACTORS = {
 """Theory leaves constant factors open, and proofs make them small. These fit what tuning finds on digits
 (`python experiments/choosing.py fit`; docs/choosing.md says how well, and how well elsewhere)."""
 
+BARE = dict.fromkeys(FACTORS, 1.0)
+"""Theory by itself."""
+
 
 @dataclass(frozen=True)
 class Place:
