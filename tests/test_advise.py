@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -66,6 +67,11 @@ def test_the_limits_give_the_terms_of_the_table() -> None:
         if name == "scaffold":  # its line for quadratics has no local noise
             terms = {**terms, "local noise": table.of("local-sgd (Woodworth et al.)").terms["local noise"]}
         assert advice.of(name).rounds == pytest.approx(max(terms.values())), name
+    # the full form of BVR-L-SGD's, and SARAH's with K = 1, for T rounds of a stage
+    T, K, b, scale = 9, 4, 16, 20.0 * 3.0 / epsilon
+    terms = [scale / K, 2.0 * 3.0 / epsilon, scale / math.sqrt(K * b), math.sqrt(T / (K * b * 10)) * scale]
+    assert advice.of("bvr-l-sgd").rounds == pytest.approx(max(terms))
+    assert advice.of("sarah").rounds == pytest.approx(max(scale, math.sqrt(T / (64 * 10)) * scale))
 
 
 def test_more_heterogeneity_costs_bvr_its_lead() -> None:
@@ -83,7 +89,7 @@ def test_theory_decides_between_what_the_fitted_factors_do_not_tell_apart() -> N
     advice = fr.advise(m, 64, rounds=100, methods=["local-sgd", "scaffold", "bvr-l-sgd"])
     assert len({round(choice.epsilon, 9) for choice in advice.choices}) == 1, "curvature limits all of them"
     assert [choice.bare for choice in advice.choices] == sorted(choice.bare for choice in advice.choices)
-    assert "Theory cannot tell it from" in advice.why
+    assert "Hardly told apart from it is" in advice.why
 
 
 def test_a_ranked_table_with_settings_that_run() -> None:
@@ -91,7 +97,7 @@ def test_a_ranked_table_with_settings_that_run() -> None:
     advice = fr.advise(m, 64, rounds=200)
     table = advice.table
     assert list(table["method"]) == [choice.method.name for choice in advice.choices]
-    assert all(a <= 1.06 * b for a, b in itertools.pairwise(table["gradient_norm2"]))
+    assert all(a <= 1.31 * b for a, b in itertools.pairwise(table["gradient_norm2"]))
     assert set(table["method"]) == set(LIMITS) - {"local-gd"}, "a full gradient is over the budget"
     row = table.set_index("method").loc["bvr-l-sgd"]
     assert (row["K"], row["b"], row["T"]) == (4, 16, 9)
@@ -117,6 +123,22 @@ def test_a_budget_from_seconds() -> None:
     seconds = first.rounds * (10.0 + 1e-4 * first.method.gradients_per_round((500.0,) * 10))
     assert first.seconds == pytest.approx(seconds)
     assert "seconds" in dear.table
+
+
+def test_a_small_stage_batch_has_its_price() -> None:
+    small, all_data = (
+        fr.advise(measurement(), 64, rounds=1000, methods=["bvr-l-sgd"], factors=BARE, **fixed).choices[0]
+        for fixed in ({"b_tilde": 1}, {})
+    )
+    assert small.epsilon == pytest.approx(80 / 10), "σ²/(P b̃)"
+    assert all_data.epsilon < small.epsilon
+
+
+def test_a_negative_loss_needs_its_least_value() -> None:
+    m = dataclasses.replace(measurement(), loss=-3.0)
+    assert fr.advise(m, 64, rounds=100, f_star=-6.0).table.equals(fr.advise(measurement(), 64, rounds=100).table)
+    with pytest.raises(fr.SettingError, match="give f_star="):
+        fr.advise(m, 64, rounds=100)
 
 
 def test_streams_get_a_stage_batch() -> None:
@@ -150,11 +172,20 @@ def test_identical_workers_without_noise() -> None:
         ({"budget": 64, "methods": ["sarha"]}, "there is no advice on 'sarha'; did you mean 'sarah'"),
         ({"seconds_per_round": 1.0, "seconds_per_gradient": 1.0, "rounds": 5}, "seconds need epsilon, not rounds"),
         ({"budget": 64, "mode": "stricter"}, "mode = 'stricter'"),
+        ({"budget": 64, "epsilom": 0.1}, "none of these methods has a setting 'epsilom'"),
+        ({"budget": 64, "methods": []}, "methods is empty"),
+        ({"budget": 64, "factors": {"smothness": 1.0}}, "there is no limit 'smothness'; did you mean 'smoothness'"),
+        ({"budget": 64, "f_star": 3.0}, "the loss here is 3 and f_star, the least there can be, 3"),
+        (
+            {"methods": ["local-gd"], "seconds_per_round": 1.0, "seconds_per_gradient": 1.0, "measured": math.inf},
+            "too small for local-gd",
+        ),
     ],
 )
 def test_unclear_wishes_are_refused(settings: dict, said: str) -> None:
+    size = settings.pop("measured", 500.0)
     with pytest.raises(fr.SettingError) as refused:
-        fr.advise(measurement(), **settings)
+        fr.advise(measurement(sizes=(size,) * 10), **settings)
     assert said in str(refused.value)
 
 

@@ -102,3 +102,18 @@ def test_the_errors_shown_in_the_readme_are_the_real_ones() -> None:
         with pytest.raises(fr.FewroundsError) as caught:
             mistake()
         assert line == f"{type(caught.value).__module__}.{type(caught.value).__name__}: {caught.value}"
+
+
+def test_the_tables_on_choosing_are_those_of_the_results(monkeypatch) -> None:
+    import json
+
+    from fewrounds.report.marked import filled
+
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    import choosing
+
+    tables = choosing.tables(json.loads(choosing.RESULTS.read_text()))
+    for name, rows in tables.items():
+        assert {len(row) for row in rows} == {len(rows[0])}, name
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    assert filled(page, tables) == page, "run python experiments/choosing.py page"

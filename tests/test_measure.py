@@ -120,6 +120,43 @@ def test_the_noise_is_within_its_standard_error_as_often_as_it_should() -> None:
     assert 0.8 < np.std(off) < 1.25
 
 
+def test_the_noise_does_not_depend_on_what_stands_for_the_data() -> None:
+    case = quadratic()
+    for n in (2, 5, None):
+        m = fr.measure(case.problem, case.workers, case.x0, only=["sigma2"], n=n)
+        assert m.sigma2_workers == pytest.approx(Truth(case).sigma2_workers, rel=1e-9)
+    large = quadratic((400, 300), seed=3)
+    off = []
+    for seed in range(40):
+        m = fr.measure(large.problem, large.workers, large.x0, only=["sigma2"], n=5, samples=100, seed=seed)
+        off += [(v - true) / v.error for v, true in zip(m.sigma2_workers, Truth(large).sigma2_workers, strict=True)]
+    assert abs(np.mean(off)) < 0.45, "80 draws of a standard normal: four standard errors"
+
+
+def test_a_maximum_has_the_highest_error_bar() -> None:
+    from fewrounds.theory.measure import _greatest
+
+    found = _greatest([fr.Estimate(1.0, 0.5), fr.Estimate(1.2, 0.1), fr.Estimate(0.1, 0.3)])
+    assert found == 1.2
+    assert found + found.error == pytest.approx(1.5)
+
+
+def test_products_are_counted_one_by_one() -> None:
+    from fewrounds.theory.spectrum import largest
+
+    calls = []
+    scale = torch.linspace(-3, 2, 40, dtype=torch.float64)
+
+    def product(v: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return scale * v
+
+    top = largest(product, torch.ones(40, dtype=torch.float64), 1e-10)
+    assert top.value == pytest.approx(-3)
+    assert top.products == len(calls)
+    assert top.residual < 1e-8
+
+
 def test_fewer_samples_stand_for_the_data_and_make_workers_look_less_alike() -> None:
     rng = np.random.default_rng(0)
     whole = classifier((4000,), seed=5).workers[0]
@@ -218,7 +255,7 @@ def as_numbers(m: fr.Measurement) -> list[float]:
 @pytest.mark.parametrize("sizes", [(7, 4, 9), (3,) * 11], ids=["all pairs", "search"])
 def test_sites_measure_the_same(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     case = classifier(sizes)
-    settings = {"samples": 4, "smooth_samples": 2, "tolerance": 1e-2}
+    settings = {"samples": 4, "tolerance": 1e-2}  # and eight samples' smoothness, of which some workers have fewer
     alone = fr.measure(case.problem, case.workers, case.x0, **settings)
     sites = NearSites(case, tmp_path)
     assert as_numbers(sites.measure(case, **settings)) == pytest.approx(as_numbers(alone), rel=1e-7)
@@ -353,6 +390,7 @@ def test_estimates_are_numbers_that_survive_a_journey() -> None:
     [
         ({"only": ["zetta"]}, "only: there is no figure 'zetta'; did you mean 'zeta'"),
         ({"n": 0}, "n = 0"),
+        ({"all_pairs": "no"}, "all_pairs = 'no': must be true or false"),
         ({"samples": 1}, "samples = 1"),
         ({"quantile": 1.0}, "quantile = 1.0: must be between 0 and 1"),
         ({"tolerance": -1.0}, "tolerance = -1.0"),

@@ -284,10 +284,11 @@ def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
     }
     measured = [
         {
-            "dataset": "digits", "partition": "class-skew", "q": q, "round": round, "along": {"method": "sarah"} if round else {},
+            "dataset": "digits", "partition": "class-skew", "q": q, "round": round, "along": {"method": "sarah", "rounds": round} if round else {},
+            "problem": "p", "made": f"2026-01-0{round % 6 + 1}",
             "measurement": fr.Measurement(1.0, zeta=fr.Estimate(10 * q + round), gradient_norm2=fr.Estimate(0.5), **figures).to_json(),
         }
-        for round in (0, 5)
+        for round in (0, 5, 7)  # two trainings, of which the one to round 5 is the newer
         for q in (0.85, 0.1)
     ]  # fmt: skip
     page = open_frame(frame, measured=measured)

@@ -62,6 +62,13 @@ def test_where_heterogeneity_ends_the_lead() -> None:
     assert at.of("bvr-l-sgd").rounds == pytest.approx(at.of("sarah").rounds)
 
 
+def test_without_noise_there_is_a_method_of_no_rounds() -> None:
+    """FedGLOMO's line has nothing but noise."""
+    found = fr.rates(**{**ONES, "sigma2": 0.0})
+    assert found.of("fedglomo").rounds == 0
+    assert "fedglomo" not in found.crossings("zeta", (1e-3, 2.0))
+
+
 def test_where_the_budget_ends_the_lead() -> None:
     """A large budget helps the quadratic rate of SCAFFOLD more: 1/𝓑 against 1/√𝓑."""
     found = fr.rates(**{**ONES, "sigma2": 1e-4, "epsilon": 1e-2, "P": 1000})
@@ -89,6 +96,9 @@ def test_what_limits_a_method() -> None:
         ({"zeta": math.nan}, "zeta"),
         ({"n": 0}, "n = 0: must be a number of samples, or infinite"),
         ({"budget": 0}, "budget"),
+        ({"n": "many"}, "n = 'many'"),
+        ({"G": -1.0}, "G = -1.0"),
+        ({"sigma2": math.inf}, "sigma2 = inf"),
     ],
 )
 def test_impossible_constants_are_refused(change: dict, said: str) -> None:

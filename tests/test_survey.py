@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -138,6 +140,32 @@ def test_mistakes_are_one_line(tmp_path: Path, command: str, sets: list[str], sa
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+def test_a_broken_measurement_is_named(measured: Path, tmp_path: Path) -> None:
+    shutil.copytree(measured / "out", tmp_path / "out")
+    broken = next((tmp_path / "out" / "measurements").glob("*.json"))
+    broken.write_text("{")
+    (tmp_path / "out" / "measurements" / "zz.json").write_text("{")
+    done = fewrounds("measure", measured / "experiment.toml", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "zz.json cannot be read: delete it, and measure again" in done.stderr.splitlines()[-1]
+    assert json.loads(broken.read_text()), "its own are made anew"
+
+
+def test_ranks_are_refused(measured: Path) -> None:
+    done = fewrounds("measure", measured / "experiment.toml", env={**os.environ, "TORCHELASTIC_RUN_ID": "x"})
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "fewrounds: fewrounds measure runs in one process; under torchrun: fr.measure(engine='torchrun')\n"
+    )
+
+
+def test_budget_or_seconds(measured: Path) -> None:
+    done = fewrounds("advise", measured / "experiment.toml", "--budget", "8", "--seconds-per-round", "1")
+    assert done.returncode == 2
+    assert "give --budget, or --seconds-per-round and --seconds-per-gradient, not both" in done.stderr
 
 
 def test_advice_needs_a_budget(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder of results.", s
 @app.command()
 def measure(file: File, output: Output = None, sets: Sets = None) -> None:
     """Measure how heterogeneous, smooth and noisy an experiment's problems are, at the start and along a training."""
+    _refuse_ranks("measure")
     from fewrounds.experiment.advice import show_measurements
     from fewrounds.experiment.config import load_experiment
 
@@ -94,6 +95,9 @@ def advise(
     seconds_per_gradient: Annotated[float | None, typer.Option(help="What a gradient of one sample costs.")] = None,
 ) -> None:
     """Say which method to use on an experiment's problems, with which settings, and why."""
+    _refuse_ranks("advise")
+    if budget is not None and not seconds_per_round == seconds_per_gradient is None:
+        raise SettingError("give --budget, or --seconds-per-round and --seconds-per-gradient, not both")
     from fewrounds.experiment.advice import show_advice
     from fewrounds.experiment.config import load_experiment
 
@@ -193,6 +197,11 @@ def _team() -> Team | None:
 
     torch.set_num_threads(1)
     return Ranks(torch.device("cpu"))
+
+
+def _refuse_ranks(command: str) -> None:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise SettingError(f"fewrounds {command} runs in one process; under torchrun: fr.measure(engine='torchrun')")
 
 
 def _follow() -> bool:

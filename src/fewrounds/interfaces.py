@@ -47,7 +47,7 @@ class Worker(Protocol):
         """All samples (of a stream: its evaluation samples), in parts."""
 
     def drawn(self, purpose: str, n: int) -> Batch:
-        """n i.i.d. samples: those drawn for this purpose and worker, the same in every round."""
+        """n samples (of finite data: different ones), drawn for this purpose and worker, the same in every round."""
 
     def count(self, gradients: int) -> None:
         """Note that so many single-sample gradients have been computed."""

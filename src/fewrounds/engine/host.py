@@ -251,7 +251,11 @@ class OneWorker:
 
     def drawn(self, purpose: str, n: int) -> Batch:
         rng = self._host.draws.generator(purpose, 0, self._p)
-        return next(self._host.sources[self._p].batches(rng, 1, n))
+        source = self._host.sources[self._p]
+        if not isinstance(source, Shard):
+            return next(source.batches(rng, 1, n))
+        index = rng.permutation(int(source.size))[:n].astype(np.int64)
+        return map_batch(lambda part: part[0], next(gather([source], index.reshape(1, 1, -1))))
 
     def count(self, gradients: int) -> None:
         self._host.gradients[self._p] = self._host.gradients.get(self._p, 0) + gradients

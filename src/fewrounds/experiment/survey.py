@@ -12,7 +12,7 @@ from fewrounds.errors import ResultsError, one_line
 from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
-from fewrounds.experiment.store import Store, setting_columns, write_json
+from fewrounds.experiment.store import Store, now, setting_columns, write_json
 from fewrounds.experiment.work import data_digest, execute, method_of, problem_of, workers_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def along(experiment: Experiment, store: Store, spec: RunSpec) -> Iterator[tuple
     run = RunSpec(spec.data, spec.partition, spec.model, train, settings)
     eta = step_size(start, method_of(run), max(later)).method.eta
     run = grid.with_values(run, eta, spec.train["seed"], "measure")
-    way = {"method": train["method"], "eta": eta, "budget": train["budget"]}
+    code = grid.code_digest(train["method"])
+    way = {"method": train["method"], "eta": eta, "rounds": max(later), **settings, "code": code}
+    way |= {key: train[key] for key in ("budget", "budget_mode")}
     known = {round: _load(store, _name(experiment, spec, round, way)) for round in later}
     points = {} if all(known.values()) else _points(run, later)
     for round in later:
@@ -65,8 +67,13 @@ def along(experiment: Experiment, store: Store, spec: RunSpec) -> Iterator[tuple
 
 def saved(store: Store) -> list[dict[str, Any]]:
     """All measurements in a folder: their settings, the round, and the figures."""
-    found = [json.loads(path.read_text()) for path in sorted((store.folder / "measurements").glob("*.json"))]
-    return sorted(found, key=lambda one: one["round"])
+    found = []
+    for path in (store.folder / "measurements").glob("*.json"):
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError):
+            raise ResultsError(f"{path} cannot be read: delete it, and measure again") from None
+    return sorted(found, key=lambda one: (one["round"], one["made"]))
 
 
 def advised_choice(experiment: Experiment, store: Store, cell: RunSpec) -> dict[str, Any]:
@@ -100,7 +107,15 @@ def _measured(
         for key, value in setting_columns(spec.identity()).items()
         if key not in ("method", "budget", "budget_mode", "rounds", *spec.settings)
     }
-    content = {**columns, "round": round, "along": way, "seed": spec.train["seed"], "measurement": found.to_json()}
+    content = {
+        **columns,
+        "round": round,
+        "along": way,
+        "problem": hashlib.sha256(_key(experiment, spec).encode()).hexdigest()[:16],
+        "seed": spec.train["seed"],
+        "made": now(),
+        "measurement": found.to_json(),
+    }
     with one_line(f"cannot write {store.folder}", ResultsError):
         (store.folder / "measurements").mkdir(parents=True, exist_ok=True)
         write_json(store.folder / "measurements" / f"{name}.json", content)
@@ -144,4 +159,5 @@ def _key(experiment: Experiment, cell: RunSpec) -> str:
     """What tells one problem from another."""
     train = {key: cell.train[key] for key in PROBLEM}
     how = experiment.measure.model_dump(mode="json", exclude={"rounds", "method"})
-    return json.dumps([cell.data, cell.partition, cell.model, train, experiment.train.seed[0], how], sort_keys=True)
+    model = [cell.model, grid.model_digest(cell.model["kind"])]
+    return json.dumps([cell.data, cell.partition, model, train, experiment.train.seed[0], how], sort_keys=True)

@@ -28,15 +28,31 @@ Measured = Mapping[str, Any]
 
 
 def lines_of(measured: Iterable[Measured]) -> dict[str, list[Measured]]:
-    """The measurements of each split, by what tells it from the others, in the order of their rounds."""
-    measured = list(measured)
-    varying = [key for key in SPLITS if len({str(one.get(key)) for one in measured}) > 1]
+    """The measurements of each split, by what tells it from the others, in the order of their rounds.
+
+    Of several measurements of one split, the newest, with the start that it set out from.
+    """
+    newest: dict[str, list[Measured]] = {}
+    for one in measured:
+        newest.setdefault(str([one.get(key) for key in SPLITS]), []).append(one)
+    chosen = [one for own in newest.values() for one in _newest(own)]
+    varying = [key for key in SPLITS if len({str(one.get(key)) for one in chosen}) > 1]
     found: dict[str, list[Measured]] = {}
-    order = sorted(measured, key=lambda one: ([_rank(one.get(key)) for key in varying], one["round"]))
-    for one in order:
+    for one in sorted(chosen, key=lambda one: ([_rank(one.get(key)) for key in varying], one["round"])):
         shown = [f"{key} = {text_of(one[key])}" for key in varying if one.get(key) is not None]
         found.setdefault(", ".join(shown) or str(one["dataset"]), []).append(one)
     return found
+
+
+def _newest(measured: list[Measured]) -> list[Measured]:
+    """Of one split: those of the newest training, and the start of the same problem."""
+    last = max(measured, key=lambda one: (one["made"], one["round"]))
+    same = [one for one in measured if one["problem"] == last["problem"]]
+    trained = [one for one in same if one["along"]]
+    if not trained:
+        return [last]
+    way = max(trained, key=lambda one: one["made"])["along"]
+    return [one for one in same if not one["along"] or one["along"] == way]
 
 
 def write_picture(folder: Path, measured: Iterable[Measured]) -> Path:

@@ -21,6 +21,8 @@ NEEDED = ("L", "L_sample", "zeta", "zeta1", "sigma2", "gradient_norm2")
 """The figures that advice is based on."""
 FRACTION = 0.01
 """By default ‖∇f‖² is to fall to this part of what it is at the start."""
+APART = 1.3
+"""Predictions that differ by less than this factor, about the error of the fit, are not told apart."""
 BUDGETS = tuple(2**i for i in range(3, 17))
 """Among which one is chosen where seconds are given."""
 
@@ -115,6 +117,7 @@ def advise(
     seconds_per_gradient: float | None = None,
     methods: Iterable[str] | None = None,
     mode: str = "paper",
+    f_star: float = 0.0,
     factors: dict[str, float] = FACTORS,
     **fixed: Any,
 ) -> Advice:
@@ -126,6 +129,8 @@ def advise(
     rounds, epsilon      how many rounds there are, or the ‖∇f‖² to reach; by default a hundredth of the start's
     methods              by name; all that there is theory for by default
     mode                 as for `for_budget`
+    f_star               the least loss there can be, or a guess
+    factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones
     fixed                further settings of the methods, such as b=32, for those that have them
     """
     missing = [name for name in NEEDED if math.isnan(getattr(measurement, name))]
@@ -134,9 +139,17 @@ def advise(
     if rounds is not None and epsilon is not None:
         raise SettingError("give rounds or epsilon, not both")
     names = list(LIMITS if methods is None else methods)
+    if not names:
+        raise SettingError("methods is empty: name at least one")
+    factors = _checked_factors(factors)
+    gap = _gap(measurement, f_star)
     for name in names:
         if name not in LIMITS:
             raise SettingError(f"there is no advice on {name!r}; {nearest(name, LIMITS)}")
+    settings = {field.name for name in names for field in dataclasses.fields(method_class(name))} - {"eta"}
+    for key in fixed:
+        if key not in settings:
+            raise SettingError(f"none of these methods has a setting {key!r}; {nearest(key, settings)}")
     timed = seconds_per_round is not None and seconds_per_gradient is not None
     if (budget is None) != timed or (seconds_per_round is None) != (seconds_per_gradient is None):
         raise SettingError("give a budget, or both seconds_per_round and seconds_per_gradient")
@@ -148,7 +161,7 @@ def advise(
     how_long = None if rounds is None else whole_number("rounds", rounds)
 
     def at_budget(budget: int) -> list[Choice]:
-        made = [_choice(measurement, name, budget, how_long, goal, mode, factors, fixed) for name in names]
+        made = [_choice(measurement, gap, name, budget, how_long, goal, mode, factors, fixed) for name in names]
         return [choice for choice in made if choice is not None]
 
     if budget is not None:
@@ -168,21 +181,52 @@ def advise(
             tried[size] = [
                 dataclasses.replace(c, seconds=c.rounds * seconds) for c, seconds in zip(found, per_round, strict=True)
             ]
-        chosen = min((size for size in tried if tried[size]), key=lambda size: min(c.seconds for c in tried[size]))
+        fit = [size for size in tried if tried[size]]
+        chosen = min(fit, key=lambda size: min(c.seconds for c in tried[size]), default=BUDGETS[-1])
         choices = tried[chosen]
     if not choices:
         raise SettingError(f"budget = {chosen}: too small for {', '.join(names)}")
-    return Advice(tuple(sorted(choices, key=lambda c: _rank(c, how_long))), measurement, chosen, how_long)
+    return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long)
 
 
-def _rank(choice: Choice, rounds: int | None) -> tuple[int, float]:
-    """What is predicted, to about 5 %; between those that are not told apart by it, what theory says by itself."""
-    value = choice.epsilon if rounds is not None else choice.rounds
-    return round(math.log(value) / math.log(1.05)), choice.bare
+def _gap(measurement: Measurement, f_star: float) -> float:
+    gap = float(measurement.loss) - f_star
+    if not 0 < gap < math.inf:
+        raise SettingError(
+            f"the loss here is {measurement.loss:.4g} and f_star, the least there can be, {f_star:.4g}: "
+            "it must be less, give f_star="
+        )
+    return gap
+
+
+def _checked_factors(factors: dict[str, float]) -> dict[str, float]:
+    for kind, factor in factors.items():
+        if kind not in FACTORS:
+            raise SettingError(f"factors: there is no limit {kind!r}; {nearest(kind, FACTORS)}")
+        finite_number(f"factors: {kind}", factor, positive=True)
+    return {**FACTORS, **factors}
+
+
+def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
+    """By what is predicted; those that it does not tell apart, by what theory says by itself."""
+
+    def value(choice: Choice) -> float:
+        if not math.isnan(choice.seconds):
+            return choice.seconds
+        return choice.epsilon if rounds is not None else choice.rounds
+
+    groups: list[list[Choice]] = []
+    for choice in sorted(choices, key=value):
+        if groups and value(choice) <= APART * value(groups[-1][0]):
+            groups[-1].append(choice)
+        else:
+            groups.append([choice])
+    return [choice for group in groups for choice in sorted(group, key=lambda c: c.bare)]
 
 
 def _choice(
     m: Measurement,
+    gap: float,
     name: str,
     budget: int,
     rounds: int | None,
@@ -196,8 +240,8 @@ def _choice(
     own = {key: value for key, value in fixed.items() if key in has}
     streams = math.inf in m.sizes
     if "b_tilde" in has and streams and "b_tilde" not in own:
-        # b̃ = σ²/(P ε): what the mean over the workers must be known to
-        target = epsilon if epsilon is not None else FRACTION * float(m.gradient_norm2)
+        # b̃ = σ²/(P ε): what a mean over all workers must be known to. (Of finite data all, as in the experiments.)
+        target = epsilon or FRACTION * float(m.gradient_norm2) or gap / (rounds or 1)
         own["b_tilde"] = max(1, math.ceil(float(m.sigma2) / (m.P * target)))
     try:
         made = for_sizes(name, budget, m.sizes, mode, eta=1.0, **own)
@@ -206,19 +250,26 @@ def _choice(
             return None
         raise
     if rounds is not None:
-        return step_size(m, made, rounds, factors)
+        return step_size(m, made, rounds, factors, gap=gap)
     assert epsilon is not None
     at = place_of(m, made, epsilon)
     found = limits(at, name, factors)
-    needed, bare = (rounds_to(at, name, float(m.loss), these) for these in (factors, BARE))
+    needed, bare = (rounds_to(at, name, gap, these) for these in (factors, BARE))
     return Choice(dataclasses.replace(made, eta=min(found.values())), needed, epsilon, found, at.T, bare)
 
 
-def step_size(measurement: Measurement, method: Method, rounds: int, factors: dict[str, float] = FACTORS) -> Choice:
-    """The advice for a method whose other settings are given."""
+def step_size(
+    measurement: Measurement,
+    method: Method,
+    rounds: int,
+    factors: dict[str, float] = FACTORS,
+    gap: float | None = None,
+) -> Choice:
+    """The advice for a method whose other settings are given; the gap f(x_0) - f* is the loss by default."""
+    gap = _gap(measurement, 0.0) if gap is None else gap
     if method.name not in LIMITS:
         raise SettingError(f"there is no advice on {method.name!r}: give its eta; {nearest(method.name, LIMITS)}")
-    reached, bare = (_reached(measurement, method, float(measurement.loss), rounds, f) for f in (factors, BARE))
+    reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))
     found = limits(place_of(measurement, method, reached), method.name, factors)
     made = dataclasses.replace(method, eta=min(found.values()))
     return Choice(made, float(rounds), reached, found, method.stage_rounds(measurement.sizes), bare)
@@ -278,6 +329,6 @@ def _winner_in_words(advice: Advice) -> str:
         else:
             ratio = second.epsilon / first.epsilon
             compared = f"about {ratio:.2g} times the squared gradient"
-        near = "Theory cannot tell it from" if ratio < 1.1 else f"Next, with {compared}, is"
-        text += f" {near} {second.method.name}; {REASONS[second.limit]}."
+        near = "Hardly told apart from it is" if ratio < APART else f"Next, with {compared}, is"
+        text += f" {near} {second.method.name}: {REASONS[second.limit]}."
     return text

@@ -36,9 +36,10 @@ NOT_MEASURED = Estimate(math.nan)
 class Measurement:
     """The constants of the theory at one point. Those that were not asked for are NaN, or ().
 
-    The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it. That of ζ and ζ₁, where
-    not all pairs of workers were compared, reaches up to a bound for all of them. That of σ² is its standard error.
-    With fewer samples than a worker has (n), the figures are those of the samples.
+    The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it, as a rule the one that is
+    meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them. That
+    of σ² is its standard error. With fewer samples than a worker has (n), and for streams, the figures are those of the
+    samples, and the error bars do not say how far that is from all data.
     """
 
     loss: float

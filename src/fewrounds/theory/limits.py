@@ -26,12 +26,12 @@ from fewrounds.theory.estimate import Measurement
 
 FACTORS = {
     "smoothness": 5.0,
-    "noise": 400.0,
-    "local noise": 500.0,
-    "drift": 3000.0,
-    "heterogeneity": 8.0,
+    "noise": 130.0,
+    "local noise": 250.0,
+    "drift": 3200.0,
+    "heterogeneity": 10.0,
     "local recursion": 5.0,
-    "recursion": 2.0,
+    "recursion": 1.3,
 }
 """Theory leaves constant factors open, and proofs make them small. These fit what tuning finds on digits
 (`python experiments/choosing.py fit`; docs/choosing.md says how well, and how well elsewhere)."""
@@ -53,6 +53,8 @@ class Place:
     K: int
     b: float
     T: int
+    b_tilde: float
+    """Of a stage; infinite if it is all data, or the method has no stages."""
     epsilon: float
 
 
@@ -105,7 +107,7 @@ minibatch SGD.)"""
 
 def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
     m, settings = measurement, method.settings()
-    b = settings.get("b")
+    b, b_tilde = settings.get("b"), settings.get("b_tilde")
     return Place(
         L=float(m.L),
         L_sample=max(float(m.L_sample), float(m.L)),
@@ -116,6 +118,7 @@ def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
         K=int(settings.get("K") or 1),
         b=float(b) if b is not None else sum(m.sizes) / m.P,
         T=method.stage_rounds(m.sizes),
+        b_tilde=float(b_tilde) if b_tilde is not None and b_tilde < sum(m.sizes) / m.P else math.inf,
         epsilon=epsilon,
     )
 
@@ -127,5 +130,7 @@ def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[st
 
 
 def rounds_to(at: Place, name: str, gap: float, factors: dict[str, float] = FACTORS) -> float:
-    """The predicted rounds to ‖∇f‖² ≤ ε with the greatest step size."""
+    """The predicted rounds to ‖∇f‖² ≤ ε with the greatest step size; the noise of a stage's gradient is a floor."""
+    if at.epsilon < at.sigma2 / (at.P * at.b_tilde * factors["noise"]):
+        return math.inf
     return gap / (min(limits(at, name, factors).values()) * at.K * at.epsilon)

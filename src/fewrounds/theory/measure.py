@@ -1,7 +1,8 @@
 """How heterogeneous the workers are, and how smooth and noisy their problem is: L, ζ, ζ₁ and σ² at a point.
 
 Everything goes through an engine, so the data stay where they are: workers send gradients, Hessian-vector products
-and a few figures. No Hessian is formed, and the server holds a number of vectors that does not grow with P.
+and a few figures. No Hessian is formed, and the number of vectors that the server holds does not grow with P (beyond
+the ten gradients that are compared pair by pair).
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class How:
         whole_number("smooth_samples", self.smooth_samples)
         if not 0 < finite_number("quantile", self.quantile) < 1:
             raise SettingError(f"quantile = {self.quantile}: must be between 0 and 1")
+        if self.all_pairs not in (None, True, False):
+            raise SettingError(f"all_pairs = {self.all_pairs!r}: must be true or false")
         if self.tolerance is not None:
             finite_number("tolerance", self.tolerance, positive=True)
 
@@ -65,7 +68,7 @@ def measure(
     workers: Sequence[Any] | Callable[[int], Any],
     x: Any = None,
     *,
-    only: Iterable[str] = FIGURES,
+    only: Iterable[str] | None = None,
     n: int | None = None,
     samples: int = 256,
     smooth_samples: int = 8,
@@ -79,10 +82,11 @@ def measure(
 ) -> Measurement:
     """The constants of the theory at the point x (the start by default).
 
-    only             the figures that are wanted, such as ("L", "zeta")
+    only             the figures that are wanted, such as ("L", "zeta"); all by default
     n                samples of each worker, drawn once, that stand for its data in gradients and Hessians; by default
-                     all (of a stream, its evaluation samples). Fewer cost less, and make ζ and ζ₁ greater: the
-                     samples of two workers differ even where their distributions do not
+                     all (of a stream, its evaluation samples). Fewer cost less, and make ζ, ζ₁ and ‖∇f‖² greater:
+                     the samples of two workers differ even where their distributions do not. Error bars do not
+                     include this
     samples          samples of each worker for σ², which is exact if it has no more
     smooth_samples   samples of each worker for L_sample
     quantile         which quantile over these samples L_sample is
@@ -93,7 +97,7 @@ def measure(
     seed, weights, num_workers, engine
                      as for `train`
     """
-    how = How(tuple(only), n, samples, smooth_samples, quantile, tolerance, all_pairs)
+    how = How(FIGURES if only is None else tuple(only), n, samples, smooth_samples, quantile, tolerance, all_pairs)
     ready = open_engine(
         problem, workers, x0=x, seed=seed, weights=weights, num_workers=num_workers, engine=engine, compile=False,
         settings={"measure": repr(how)},
@@ -224,7 +228,7 @@ class _Point:
                 [self.engine.figures(p, tasks.sample_smoothness, self.x, start, **settings) for p in self.everyone]
             )
         )
-        values = np.sort(found[~torch.isnan(found)].double().cpu().numpy())
+        values = np.sort(found[found >= 0].double().cpu().numpy())
         q, m = self.how.quantile, len(values)
         away = math.sqrt(q * (1 - q) / m)  # the quantile of m samples is that of a level one standard error away
         low, value, high = np.quantile(values, [max(0.0, q - away), q, min(1.0, q + away)])
@@ -245,7 +249,7 @@ class _Point:
         for (p, q), apart in tops.items():
             self.workers_apart[p] += weights[q] * (apart + apart.error)
             self.workers_apart[q] += weights[p] * (apart + apart.error)
-        return max(tops.values())
+        return _greatest(tops.values())
 
     def _zeta_by_search(self) -> Estimate:
         """Compare all with worker 0, then pairs that are far apart along the directions found so far.
@@ -282,14 +286,15 @@ class _Point:
 
     def _zeta_to_mean(self) -> Estimate:
         """The workers that may be farthest from the mean first, until no other can be farther."""
-        best = Estimate(0.0)
+        best, found = Estimate(0.0), list[Estimate]()
         order = sorted(self.everyone, key=lambda p: -self.workers_apart[p])
         for tried, p in enumerate(order):
             if self.workers_apart[p] <= best:
                 break
             if tried == FEW:  # each takes a product of every worker, so only so many are tried
                 return Estimate(best, max(best.error, self.workers_apart[p] - best))
-            best = max(best, self._of_top(self._top(lambda v, p=p: self._at(p, v) - self._mean(v))))  # type: ignore[misc]
+            found.append(self._of_top(self._top(lambda v, p=p: self._at(p, v) - self._mean(v))))  # type: ignore[misc]
+            best = _greatest(found)
         return best
 
     def _zeta1(self, mean: Tensor) -> Estimate:
@@ -325,6 +330,13 @@ class _Point:
         settings: dict[str, Any] = {"n": self.how.n, "samples": self.how.samples, "count": 2}
         found = self._asked(lambda: self.engine.figures(p, tasks.spread, self.x, **settings))
         return Estimate(float(found[0]), float(found[1]))
+
+
+def _greatest(estimates: Iterable[Estimate]) -> Estimate:
+    """The greatest, with an error bar that reaches as high as that of any."""
+    estimates = list(estimates)
+    top = max(estimates)
+    return Estimate(top, max(top.error, *(one + one.error - top for one in estimates)))
 
 
 def _farthest(values: list[float], without: set[frozenset[int]]) -> tuple[float, int, int] | None:

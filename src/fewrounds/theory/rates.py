@@ -46,12 +46,11 @@ class Constants:
     """A bound for the norm of a sample's gradient; by default √(σ² + ζ₁²)."""
 
     def __post_init__(self) -> None:
-        for name in ("L", "sigma2", "P", "budget", "epsilon", "gap"):
-            if getattr(self, name) != math.inf:
-                finite_number(name, getattr(self, name), positive=name != "sigma2")
-        for name in ("zeta", "zeta1"):
+        for name in ("L", "P", "budget", "epsilon", "gap"):
+            finite_number(name, getattr(self, name), positive=True)
+        for name in ("sigma2", "zeta", "zeta1", *(["G"] if self.G is not None else [])):
             finite_number(name, getattr(self, name))
-        if not self.n >= 1:
+        if self.n != math.inf and finite_number("n", self.n) < 1:
             raise SettingError(f"n = {self.n}: must be a number of samples, or infinite")
 
     @property
@@ -230,7 +229,7 @@ class Rates:
 
         def behind(logarithm: float, label: str) -> float:
             rates = Rates(replace(self.constants, **{variable: math.exp(logarithm)}))
-            return math.log(rates.of(ahead).rounds / rates.of(label).rounds)
+            return rates.of(ahead).rounds - rates.of(label).rounds
 
         out = {}
         grid = np.linspace(math.log(low), math.log(high), 400)

@@ -40,8 +40,8 @@ def smoothness(rows: Rows, x: Tensor, start: Tensor, *, n: int | None, tolerance
 
 
 def sample_smoothness(rows: Rows, x: Tensor, start: Tensor, *, tolerance: float, count: int) -> Tensor:
-    """‖∇²ℓ(x, z)‖ of `count` samples z, all or i.i.d.; NaN where there are fewer."""
-    out = x.new_full((len(rows.workers), count), math.nan)
+    """‖∇²ℓ(x, z)‖ of `count` samples z; -1 in the place of those that a worker does not have."""
+    out = x.new_full((len(rows.workers), count), -1.0)
     for row, worker in zip(out, rows.workers, strict=True):
         z = _some(worker, "smooth", count)
         for i in range(batch_size(z)):
@@ -53,7 +53,7 @@ def sample_smoothness(rows: Rows, x: Tensor, start: Tensor, *, tolerance: float,
 
 
 def spread(rows: Rows, x: Tensor, *, n: int | None, samples: int, count: int) -> Tensor:
-    """E‖∇ℓ(x, z) - ∇f_p(x)‖² over samples z of the worker, all or i.i.d., and its standard error."""
+    """E‖∇ℓ(x, z) - ∇f_p(x)‖² over the worker's samples z, from some or all of them, and its standard error."""
     assert count == 2
     return torch.stack([_spread(worker, x, n, samples) for worker in rows.workers])
 
@@ -81,10 +81,11 @@ def _mean(worker: Worker, n: int | None, cost: int, function: Callable[[Batch], 
 
 
 def _spread(worker: Worker, x: Tensor, n: int | None, samples: int) -> Tensor:
-    centre = _gradient(worker, x, n)
     z = _some(worker, "spread", samples)
-    m = batch_size(z)
-    worker.count(m)
+    m, size = batch_size(z), worker.size
+    known = m < size < math.inf and (n is None or n >= size)  # ∇f_p is; otherwise their own mean stands for it
+    centre = _gradient(worker, x, None) if known else worker.problem.gradient(x, z)
+    worker.count(m if known else 2 * m)
     few = map_batch(lambda part: part[:8], z)
     at_once = max(1, AT_ONCE // len(x)) if m > 1 and can_vmap(worker.problem, few, x) else 1
     squares = []
@@ -92,13 +93,15 @@ def _spread(worker: Worker, x: Tensor, n: int | None, samples: int) -> Tensor:
         rows = map_batch(lambda part, first=first: part[first : first + at_once].unsqueeze(1), z)  # type: ignore[misc]
         squares.append((worker.problem.gradients(x, rows) - centre).square().sum(dim=1))
     found = torch.cat(squares)
-    exact = m == worker.size
-    error = found.new_zeros(()) if exact or m < 2 else found.std() / math.sqrt(m)
-    return torch.stack([found.mean(), error])
+    if m == size:
+        return torch.stack([found.mean(), found.new_zeros(())])
+    value = found.mean() if known else found.sum() / (m - 1)
+    error = found.std() / math.sqrt(m) * math.sqrt(1 - m / size)  # (of samples without replacement)
+    return torch.stack([value, error])
 
 
 def _some(worker: Worker, purpose: str, m: int) -> Batch:
-    """m i.i.d. samples, or all of a worker that has no more."""
+    """m samples, or all of a worker that has no more."""
     if worker.size > m:
         return worker.drawn(purpose, m)
     return concatenate(list(worker.everything()))
