@@ -29,7 +29,7 @@ def test_the_papers_stage_lengths(budget: int, T: int) -> None:
     """5,000 samples a worker and b̃ = all of them: T = 21, 11, 6 for BVR-L-SGD and SARAH alike."""
     for name in ("bvr-l-sgd", "sarah"):
         method = fr.for_budget(name, budget, workers=CIFAR, eta=0.1)
-        assert method._T([5000] * 10) == T
+        assert method.stage_rounds([5000] * 10) == T
 
 
 @pytest.mark.parametrize("name", [name for name, cls in REGISTRY.items() if cls.__module__.startswith("fewrounds")])
@@ -51,7 +51,7 @@ def test_strict_is_what_the_ledger_shows() -> None:
         if name == "local-gd":
             continue
         method = fr.for_budget(name, 200, workers=SMALL, mode="strict", eta=0.01, **({"b": 4} if name in LOCAL else {}))
-        T = method._T([40] * 3) if hasattr(method, "_T") else 1
+        T = method.stage_rounds([40] * 3) if hasattr(method, "_T") else 1
         result = fr.train(problem, SMALL, method, 4 * T, progress=False)
         assert 150 < result.ledger.gradients_per_worker / (4 * T) <= 200, method
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fewrounds.errors import ResultsError, one_line
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 
 PROBLEM = ("weights", "dtype")
 """What of a run's training settings is part of the problem that is measured."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small products on several threads spend their time waiting for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def problems(experiment: Experiment) -> list[RunSpec]:
@@ -98,10 +112,12 @@ def _measured(
         return known
     label = " ".join(part for part in spec.label(eta=False).split()[1:] if not part.startswith("budget="))
     print(f"measuring {label or spec.data['source']}, round {round}", file=sys.stderr, flush=True)
-    ready = open_engine(
-        problem_of(spec), workers_of(spec), x0=x, seed=spec.train["seed"], weights=spec.train["weights"], compile=False
-    )
-    found = measure_with(ready.engine, ready.x, How(**experiment.measure.settings()))
+    with one_thread():
+        ready = open_engine(
+            problem_of(spec), workers_of(spec), x0=x, seed=spec.train["seed"], weights=spec.train["weights"],
+            compile=False,
+        )  # fmt: skip
+        found = measure_with(ready.engine, ready.x, How(**experiment.measure.settings()))
     columns = {
         key: value
         for key, value in setting_columns(spec.identity()).items()
@@ -141,7 +157,8 @@ def _points(run: RunSpec, rounds: list[int]) -> dict[int, Any]:
         if record.round in rounds:
             points[record.round] = record.x
 
-    result = execute(run, callbacks=(keep,))
+    with one_thread():
+        result = execute(run, callbacks=(keep,))
     if result.outcome != "finished":
         raise ResultsError(
             f"{run.train['method']} diverged at the advised step size {run.train['eta']:.3g}: there is nothing to "

@@ -30,6 +30,8 @@ FEW = 10
 """Up to so many workers, all pairs are compared; of more, those that a search finds."""
 STARTS = 4
 """From so many directions the search begins."""
+TRIES = 3
+"""So many workers are compared with the mean in a search."""
 SEARCHES = 8
 """So many pairs are compared in a search."""
 
@@ -133,6 +135,8 @@ class _Point:
         self.tolerance = how.tolerance or (1e-8 if x.dtype == torch.float64 else 1e-3)
         self.workers_apart: list[float] = []
         """A bound for ‖∇²f_p - ∇²f‖ of each worker, once ζ is known."""
+        self.candidates: list[int] = []
+        """The workers, those first that a search has found to be far from the mean."""
 
     def measurement(self) -> Measurement:
         only = set(self.how.only)
@@ -277,8 +281,14 @@ class _Point:
             top = self._between(p, q)
             best = max(best, self._of_top(top))
             bends.append(self._bends(top.vector))
+        self.candidates = sorted(self.everyone, key=lambda p: -self._lean(p, bends))
         bound = sum(sorted(apart)[-2:])  # over worker 0
         return Estimate(best, max(best.error, bound - best))
+
+    def _lean(self, p: int, bends: list[list[float]]) -> float:
+        """How far worker p is from the mean, along the direction where it is farthest."""
+        weights = self.engine.weights
+        return max(abs(along[p] - sum(w * b for w, b in zip(weights, along, strict=True))) for along in bends)
 
     def _bends(self, u: Tensor) -> list[float]:
         """uᵀ ∇²f_p u of every worker."""
@@ -287,12 +297,13 @@ class _Point:
     def _zeta_to_mean(self) -> Estimate:
         """The workers that may be farthest from the mean first, until no other can be farther."""
         best, found = Estimate(0.0), list[Estimate]()
-        order = sorted(self.everyone, key=lambda p: -self.workers_apart[p])
+        order = self.candidates or sorted(self.everyone, key=lambda p: -self.workers_apart[p])
         for tried, p in enumerate(order):
-            if self.workers_apart[p] <= best:
+            bound = max(self.workers_apart[q] for q in order[tried:])
+            if bound <= best:
                 break
-            if tried == FEW:  # each takes a product of every worker, so only so many are tried
-                return Estimate(best, max(best.error, self.workers_apart[p] - best))
+            if tried == (FEW if self.all_pairs else TRIES):  # each takes products of every worker
+                return Estimate(best, max(best.error, bound - best))
             found.append(self._of_top(self._top(lambda v, p=p: self._at(p, v) - self._mean(v))))  # type: ignore[misc]
             best = _greatest(found)
         return best
