@@ -51,7 +51,7 @@ def test_strict_is_what_the_ledger_shows() -> None:
         if name == "local-gd":
             continue
         method = fr.for_budget(name, 200, workers=SMALL, mode="strict", eta=0.01, **({"b": 4} if name in LOCAL else {}))
-        T = method.stage_rounds([40] * 3) if hasattr(method, "_T") else 1
+        T = method.stage_rounds([40] * 3)
         result = fr.train(problem, SMALL, method, 4 * T, progress=False)
         assert 150 < result.ledger.gradients_per_worker / (4 * T) <= 200, method
 
