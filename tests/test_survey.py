@@ -39,6 +39,7 @@ def contents(folder: Path) -> dict[tuple[float, int], dict]:
     return {(one["q"], one["round"]): one for one in found}
 
 
+@pytest.mark.slow
 def test_every_split_is_measured_along_a_training(measured: Path) -> None:
     found = contents(measured)
     assert set(found) == {(q, round) for q in (0.1, 0.85) for round in (0, 5)}
@@ -53,6 +54,7 @@ def test_every_split_is_measured_along_a_training(measured: Path) -> None:
     assert (measured / "out" / "figures" / "measured.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_twice(measured: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in (measured / "out" / "measurements").iterdir()}
     again = fewrounds("measure", measured / "experiment.toml", "-o", measured / "out")
@@ -74,6 +76,7 @@ def test_nothing_is_measured_twice(measured: Path) -> None:
     assert other.stderr.count("measuring") == 2, "with other settings it is another measurement"
 
 
+@pytest.mark.slow
 def test_advice_is_what_the_library_says(measured: Path) -> None:
     done = fewrounds("advise", measured / "experiment.toml", "-o", measured / "out", "--budget", "64", "--rounds", "50")
     assert done.returncode == 0, done.stderr
@@ -93,6 +96,7 @@ def test_advice_is_what_the_library_says(measured: Path) -> None:
     assert "seconds" in timed.stdout
 
 
+@pytest.mark.slow
 def test_auto_runs_with_the_advised_step_sizes(measured: Path) -> None:
     done = fewrounds("run", measured / "experiment.toml", "-o", measured / "out", "--jobs", "1")
     assert done.returncode == 0, done.stderr
@@ -142,6 +146,7 @@ def test_mistakes_are_one_line(tmp_path: Path, command: str, sets: list[str], sa
     assert said in line
 
 
+@pytest.mark.slow
 def test_a_broken_measurement_is_named(measured: Path, tmp_path: Path) -> None:
     shutil.copytree(measured / "out", tmp_path / "out")
     broken = next((tmp_path / "out" / "measurements").glob("*.json"))
@@ -153,6 +158,7 @@ def test_a_broken_measurement_is_named(measured: Path, tmp_path: Path) -> None:
     assert json.loads(broken.read_text()), "its own are made anew"
 
 
+@pytest.mark.slow
 def test_ranks_are_refused(measured: Path) -> None:
     done = fewrounds("measure", measured / "experiment.toml", env={**os.environ, "TORCHELASTIC_RUN_ID": "x"})
     assert done.returncode == 2
@@ -162,6 +168,7 @@ def test_ranks_are_refused(measured: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_budget_or_seconds(measured: Path) -> None:
     done = fewrounds("advise", measured / "experiment.toml", "--budget", "8", "--seconds-per-round", "1")
     assert done.returncode == 2
