@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -175,7 +176,6 @@ def test_fewer_samples_stand_for_the_data_and_make_workers_look_less_alike() -> 
 
 
 def small_cnn() -> fr.Problem:
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Softplus(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(27, 4)).double()
     return fr.Problem(model, loss=nn.functional.cross_entropy, l2=0.02)
 
@@ -191,25 +191,25 @@ class Attention(nn.Module):
 
 
 def attention() -> fr.Problem:
-    torch.manual_seed(0)
     return fr.Problem(Attention().double(), loss=nn.functional.cross_entropy)
 
 
 def inputs(shape: tuple[int, ...], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    return torch.randn(9, *shape, dtype=torch.float64), torch.randint(classes, (9,))
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(9, *shape, dtype=torch.float64, generator=rng), torch.randint(classes, (9,), generator=rng)
 
 
 @pytest.mark.parametrize(
-    ("problem", "z"),
+    ("make", "z"),
     [
-        (classifier().problem, inputs((6,), 3)),
-        (small_cnn(), inputs((1, 8, 8), 4)),
-        (attention(), inputs((5, 4), 3)),
+        (lambda: classifier().problem, inputs((6,), 3)),
+        (small_cnn, inputs((1, 8, 8), 4)),
+        (attention, inputs((5, 4), 3)),
     ],
     ids=["mlp", "cnn", "attention"],
 )
-def test_hessian_products_are_the_change_of_the_gradient(problem: fr.Problem, z: tuple) -> None:
+def test_hessian_products_are_the_change_of_the_gradient(make: Callable[[], fr.Problem], z: tuple) -> None:
+    problem = make()
     x = problem.start
     v = torch.randn(problem.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     h = 1e-5
