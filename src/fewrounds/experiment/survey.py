@@ -84,10 +84,11 @@ def saved(store: Store) -> list[dict[str, Any]]:
     found = []
     for path in (store.folder / "measurements").glob("*.json"):
         try:
-            found.append(json.loads(path.read_text()))
-        except (OSError, ValueError):
+            one = json.loads(path.read_text())
+            found.append((one["round"], one["made"], one))
+        except (OSError, ValueError, KeyError, TypeError):
             raise ResultsError(f"{path} cannot be read: delete it, and measure again") from None
-    return sorted(found, key=lambda one: (one["round"], one["made"]))
+    return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
 
 
 def advised_choice(experiment: Experiment, store: Store, cell: RunSpec) -> dict[str, Any]:
