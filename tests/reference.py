@@ -35,6 +35,23 @@ class Run:
     def mean(self, vectors: list[Vector]) -> Vector:
         return sum(w * v for w, v in zip(self.weights, vectors, strict=True))
 
+    def mean_of(self, vectors: dict[int, Vector]) -> Vector:
+        """The mean over those who took part."""
+        share = sum(self.weights[p] for p in vectors)
+        return sum(self.weights[p] / share * v for p, v in vectors.items())
+
+    def taking_part(self, t: int, participants: int | None) -> list[int]:
+        return list(range(self.P)) if participants is None else self.draws.subset(t, self.P, participants)
+
+    def large(self, t: int, p: int, x: Vector, b_tilde: int | None) -> Vector:
+        """∇̃^(p): over all data, or over b̃ samples if that is less."""
+        if b_tilde is None or b_tilde >= sum(self.case.sizes) / self.P:
+            return self.case.full(p, x)
+        return self.case.gradient(p, x, self.index("stage", t, p, (b_tilde,)))
+
+    def stage_rounds(self, b_tilde: int | None, T: int | None, batch: int) -> int:
+        return T or math.ceil(1 + (sum(self.case.sizes) / self.P if b_tilde is None else b_tilde) / batch)
+
 
 def minibatch_sgd(run: Run, rounds: int, *, eta: float, b: int) -> None:
     g = run.case.gradient
@@ -46,13 +63,12 @@ def minibatch_sgd(run: Run, rounds: int, *, eta: float, b: int) -> None:
 def local_sgd(run: Run, rounds: int, *, eta: float, K: int, b: int, participants: int | None = None) -> None:
     for t in range(1, rounds + 1):
         ends = {}
-        for p in range(run.P) if participants is None else run.draws.subset(t, run.P, participants):
+        for p in run.taking_part(t, participants):
             x = run.trace[-1]
             for index in run.index("local", t, p, (K, b)):
                 x = x - eta * run.case.gradient(p, x, index)
             ends[p] = x
-        share = sum(run.weights[p] for p in ends)
-        run.trace.append(sum(run.weights[p] / share * x for p, x in ends.items()))
+        run.trace.append(run.mean_of(ends))
 
 
 def local_gd(run: Run, rounds: int, *, eta: float, K: int, k_hat: str = "last") -> None:
@@ -67,22 +83,29 @@ def local_gd(run: Run, rounds: int, *, eta: float, K: int, k_hat: str = "last") 
         run.trace.append(run.mean(paths))
 
 
-def scaffold(run: Run, rounds: int, *, eta: float, K: int, b: int, option: str = "II", eta_g: float = 1.0) -> None:
-    c = np.zeros_like(run.case.x0)
-    cs = [np.zeros_like(c) for _ in range(run.P)]
+def scaffold(
+    run: Run,
+    rounds: int,
+    *,
+    eta: float,
+    K: int,
+    b: int,
+    option: str = "II",
+    eta_g: float = 1.0,
+    participants: int | None = None,
+) -> None:
+    """c is not carried along here, but is what it stands for: the mean of all c_p."""
+    cs = [np.zeros_like(run.case.x0) for _ in range(run.P)]
     for t in range(1, rounds + 1):
-        x = run.trace[-1]
-        dy, dc = [], []
-        for p in range(run.P):
+        x, c = run.trace[-1], run.mean(cs)
+        dy = {}
+        for p in run.taking_part(t, participants):
             y = x
             for index in run.index("local", t, p, (K, b)):
                 y = y - eta * (run.case.gradient(p, y, index) - cs[p] + c)
-            new = run.case.full(p, x) if option == "I" else cs[p] - c + (x - y) / (K * eta)
-            dy.append(y - x)
-            dc.append(new - cs[p])
-            cs[p] = new
-        run.trace.append(x + eta_g * run.mean(dy))
-        c = c + run.mean(dc)
+            cs[p] = run.case.full(p, x) if option == "I" else cs[p] - c + (x - y) / (K * eta)
+            dy[p] = y - x
+        run.trace.append(x + eta_g * run.mean_of(dy))
 
 
 def sarah(run: Run, rounds: int, *, eta: float, b: int, b_tilde: int | None = None, T: int | None = None) -> None:
@@ -144,7 +167,197 @@ def bvr_l_sgd(
                 return
 
 
+def svrg(run: Run, rounds: int, *, eta: float, b: int, b_tilde: int | None = None, T: int | None = None) -> None:
+    g, T = run.case.gradient, run.stage_rounds(b_tilde, T, b)
+    for t in range(1, rounds + 1):
+        x = run.trace[-1]
+        if (t - 1) % T == 0:
+            anchor, mu = x, run.mean([run.large(t, p, x, b_tilde) for p in range(run.P)])
+        v = []
+        for p in range(run.P):
+            index = run.index("change", t, p, (b,))
+            v.append(g(p, x, index) - g(p, anchor, index) + mu)
+        run.trace.append(x - eta * run.mean(v))
+
+
+def pr_spider(
+    run: Run, rounds: int, *, eta: float, K: int, b: int, b_tilde: int | None = None, T: int | None = None
+) -> None:
+    """As published: every worker carries its own x and v through a stage, and both are averaged after K steps."""
+    g, P, T = run.case.gradient, run.P, run.stage_rounds(b_tilde, T, K * b)
+    xs: list[Vector] = []
+    vs: list[Vector] = []
+    for t in range(1, rounds + 1):
+        if (t - 1) % T == 0:
+            x = run.trace[-1]
+            xs = [x] * P
+            vs = [run.mean([run.large(t, p, x, b_tilde) for p in range(P)])] * P
+        else:
+            for p in range(P):
+                for index in run.index("change", t, p, (K, b)):
+                    before, xs[p] = xs[p], xs[p] - eta * vs[p]
+                    vs[p] = g(p, xs[p], index) - g(p, before, index) + vs[p]
+            xs, vs = [run.mean(xs)] * P, [run.mean(vs)] * P
+        run.trace.append(run.mean([x - eta * v for x, v in zip(xs, vs, strict=True)]))
+
+
+def fedglomo(
+    run: Run,
+    rounds: int,
+    *,
+    eta: float,
+    K: int,
+    b: int,
+    beta: float = 0.2,
+    b_tilde: int | None = None,
+    participants: int | None = None,
+) -> None:
+    g = run.case.gradient
+
+    def moved(t: int, p: int, start: Vector) -> Vector:
+        batches = run.index("local", t, p, (K - 1, b))
+        v = run.large(t, p, start, b_tilde)
+        w_before, w = start, start - eta * v
+        for index in batches:
+            v = g(p, w, index) + (v - g(p, w_before, index))
+            w_before, w = w, w - eta * v
+        return start - w
+
+    for t in range(1, rounds + 1):
+        x, x_prev = run.trace[-1], run.trace[max(0, t - 2)]
+        here = {p: moved(t, p, x) for p in run.taking_part(t, participants)}
+        change = {p: d - moved(t, p, x_prev) for p, d in here.items()}
+        u = (
+            run.mean_of(here)
+            if t == 1
+            else beta * run.mean_of(here) + (1 - beta) * u + (1 - beta) * run.mean_of(change)
+        )
+        run.trace.append(x - u)
+
+
+def mime(
+    run: Run,
+    rounds: int,
+    *,
+    eta: float,
+    K: int,
+    b: int,
+    beta: float = 0.9,
+    b_tilde: int | None = None,
+    participants: int | None = None,
+    lite: bool = False,
+) -> None:
+    """As published: the workers are sent x, m and c. The difference that is 0 at k = 1 is computed, on any samples."""
+    g = run.case.gradient
+    m = np.zeros_like(run.case.x0)
+    for t in range(1, rounds + 1):
+        x = run.trace[-1]
+        among = run.taking_part(t, participants)
+        c = run.mean_of({p: run.large(t, p, x, b_tilde) for p in among})
+        ends = {}
+        for p in among:
+            batches = list(run.index("local", t, p, (K if lite else K - 1, b)))
+            y = x
+            for index in batches if lite else [np.zeros(b, dtype=int), *batches]:
+                gradient = g(p, y, index) if lite else g(p, y, index) - g(p, x, index) + c
+                y = y - eta * ((1 - beta) * gradient + beta * m)
+            ends[p] = y
+        run.trace.append(run.mean_of(ends))
+        m = (1 - beta) * c + beta * m
+
+
+def mimelite(run: Run, rounds: int, **settings) -> None:
+    mime(run, rounds, **settings, lite=True)
+
+
+def ce_lsgd(
+    run: Run,
+    rounds: int,
+    *,
+    eta: float,
+    K: int,
+    b: int,
+    beta: float = 0.1,
+    b_tilde: int | None = None,
+    participants: int | None = None,
+) -> None:
+    g = run.case.gradient
+    for t in range(1, rounds + 1):
+        x, x_prev = run.trace[-1], run.trace[max(0, t - 2)]
+        among = run.taking_part(t, participants)
+        if t == 1:
+            v = run.mean_of({p: run.large(t, p, x, b_tilde) for p in among})
+        else:
+            batch = {p: run.index("change", t, p, (K * b,)) for p in among}
+            new = run.mean_of({p: g(p, x, index) for p, index in batch.items()})
+            old = run.mean_of({p: g(p, x_prev, index) for p, index in batch.items()})
+            v = new + (1 - beta) * (v - old)
+        share = sum(run.weights[p] for p in among)
+        p_hat = among[run.draws.pick(t, [run.weights[p] / share for p in among])]
+        run.picked.append(p_hat)
+        y, w = [x, x - eta * v], v
+        for index in run.index("local", t, p_hat, (K - 1, b)):
+            w = w + g(p_hat, y[-1], index) - g(p_hat, y[-2], index)
+            y.append(y[-1] - eta * w)
+        run.trace.append(y[-1])
+
+
+def inexact_dane(
+    run: Run,
+    rounds: int,
+    *,
+    eta: float,
+    K: int,
+    b: int | None = None,
+    mu: float = 0.0,
+    eta_dane: float = 1.0,
+    solver: str = "svrg",
+    b_tilde: int | None = None,
+) -> None:
+    """The gradient of the subproblem is written out as it is defined, and estimated as the solver does."""
+    for t in range(1, rounds + 1):
+        x = run.trace[-1]
+        own = [run.large(t, p, x, b_tilde) for p in range(run.P)]
+        h = run.mean(own)
+        ends = []
+        for p in range(run.P):
+
+            def tilted(gradient, y, p=p):
+                """∇F^(p)(y), given (an estimate of) ∇f_p(y)."""
+                return gradient - (own[p] - eta_dane * h) + mu * (y - x)
+
+            def at(y, index, p=p):
+                return run.case.full(p, y) if index is None else run.case.gradient(p, y, index)
+
+            skip = solver != "sgd" or b is None
+            batches = [None] * K if b is None else list(run.index("local", t, p, (K - skip, b)))
+            if skip and b is not None:
+                batches = [np.zeros(b, dtype=int), *batches]  # both points are x: any samples will do
+            y, y_before, v = x, x, None
+            for index in batches:
+                if b is None:
+                    step = tilted(at(y, None) if y is not x else own[p], y)
+                elif solver == "sgd":
+                    step = tilted(at(y, index), y)
+                elif solver == "svrg":
+                    step = tilted(at(y, index) - at(x, index) + own[p], y)
+                else:
+                    step = v = (
+                        tilted(own[p], x) if v is None else v + at(y, index) - at(y_before, index) + mu * (y - y_before)
+                    )
+                y, y_before = y - eta * step, y
+            ends.append(y)
+        run.trace.append(run.mean(ends))
+
+
 METHODS = {
+    "svrg": svrg,
+    "pr-spider": pr_spider,
+    "fedglomo": fedglomo,
+    "mime": mime,
+    "mimelite": mimelite,
+    "ce-lsgd": ce_lsgd,
+    "inexact-dane": inexact_dane,
     "minibatch-sgd": minibatch_sgd,
     "local-sgd": local_sgd,
     "local-gd": local_gd,

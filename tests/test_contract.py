@@ -19,6 +19,16 @@ METHODS = [fr.method(name, **contract.example_settings(cls)) for name, cls in RE
     fr.SARAH(eta=0.05, b=2, b_tilde=4),
     fr.SCAFFOLD(eta=0.05, K=2, b=3, option="I"),
     fr.LocalGD(eta=0.05, K=3, k_hat="random"),
+    fr.SCAFFOLD(eta=0.05, K=2, b=3, participants=2),
+    fr.SVRG(eta=0.05, b=2, b_tilde=4),
+    fr.PRSPIDER(eta=0.05, K=2, b=1, b_tilde=4),
+    fr.FedGLOMO(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
+    fr.MIME(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
+    fr.MIMELite(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
+    fr.CELSGD(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
+    fr.InexactDANE(eta=0.05, K=3, b=2, mu=0.1),
+    fr.InexactDANE(eta=0.05, K=3, b=2, solver="sarah", b_tilde=4),
+    fr.InexactDANE(eta=0.05, K=3, b=2, solver="sgd"),
 ]
 
 
@@ -54,11 +64,21 @@ def local_gd(m, sizes, picked) -> Cost:
     return one_exchange([steps * n for n in sizes], P, R)
 
 
+def rounds_of(m, sizes, R: int) -> list[list[int]]:
+    """Who takes part in each round (seed 1)."""
+    everyone = list(range(len(sizes)))
+    return [
+        everyone if m.participants is None else Draws(1).subset(r, len(sizes), m.participants) for r in range(1, R + 1)
+    ]
+
+
 def scaffold(m, sizes, picked) -> Cost:
     """x and c down, Δy and Δc up; option I adds a pass over the data."""
-    P, R = len(sizes), len(picked)
-    extra = [n if m.option == "I" else 0 for n in sizes]
-    return Cost([R * (m.K * m.b + e) for e in extra], up=2 * P * R, down=2 * P * R)
+    rounds = rounds_of(m, sizes, len(picked))
+    each = [m.K * m.b + (n if m.option == "I" else 0) for n in sizes]
+    took_part = [p for among in rounds for p in among]
+    gradients = [took_part.count(p) * cost for p, cost in enumerate(each)]
+    return Cost(gradients, up=2 * len(took_part), down=2 * len(took_part))
 
 
 def stage_starts(m, sizes, batch: int, R: int) -> tuple[list[int], int]:
@@ -92,7 +112,78 @@ def bvr_l_sgd(m, sizes, picked) -> Cost:
     return Cost(gradients, up=(P + answers) * R, down=(P + answers) * R)
 
 
+def pr_spider(m, sizes, picked) -> Cost:
+    """A stage's start: x down, the gradient up. Its second round: v down (x̃ is known), x and v up. Others: both."""
+    P, R = len(sizes), len(picked)
+    starts, others = stage_starts(m, sizes, m.K * m.b, R)
+    T = math.ceil(1 + (sum(sizes) / P if m.b_tilde is None else m.b_tilde) / (m.K * m.b))
+    down = sum(1 if r % T < 2 else 2 for r in range(R))
+    return Cost([s + others * 2 * m.K * m.b for s in starts], up=P * (R + others), down=P * down)
+
+
+def large(m, sizes) -> list[int]:
+    """The cost of a gradient of all data, or of b̃ samples, by worker."""
+    full = m.b_tilde is None or m.b_tilde >= sum(sizes) / len(sizes)
+    return list(sizes) if full else [m.b_tilde] * len(sizes)
+
+
+def those_who_lack(rounds: list[list[int]]) -> int:
+    """How many vectors x_{t-2} are sent: to those that did not get it as x_{t-1} in the round before."""
+    return sum(len(set(now) - set(before)) for before, now in zip(rounds, rounds[1:], strict=False))
+
+
+def fedglomo(m, sizes, picked) -> Cost:
+    """x down and d up; from the second round on also x_{t-2} down, and d - d̂ up."""
+    rounds = rounds_of(m, sizes, len(picked))
+    points = [(p, 1 if r == 0 else 2) for r, among in enumerate(rounds) for p in among]
+    one = [g + 2 * (m.K - 1) * m.b for g in large(m, sizes)]
+    gradients = [sum(n for q, n in points if q == p) * one[p] for p in range(len(sizes))]
+    return Cost(gradients, up=sum(n for _, n in points), down=len(points) + those_who_lack(rounds))
+
+
+def mime(m, sizes, picked) -> Cost:
+    """x down, the gradient up, m down, y up."""
+    took_part = [p for among in rounds_of(m, sizes, len(picked)) for p in among]
+    one = [g + 2 * (m.K - 1) * m.b for g in large(m, sizes)]
+    return Cost([took_part.count(p) * g for p, g in enumerate(one)], up=2 * len(took_part), down=2 * len(took_part))
+
+
+def mimelite(m, sizes, picked) -> Cost:
+    """x and m down, y and the gradient up."""
+    took_part = [p for among in rounds_of(m, sizes, len(picked)) for p in among]
+    one = [g + m.K * m.b for g in large(m, sizes)]
+    return Cost([took_part.count(p) * g for p, g in enumerate(one)], up=2 * len(took_part), down=2 * len(took_part))
+
+
+def ce_lsgd(m, sizes, picked) -> Cost:
+    """x down to those who take part, one vector up; ṽ to p̂ and x back; x_{t-2} to those who lack it."""
+    rounds = rounds_of(m, sizes, len(picked))
+    gradients = [2 * (m.K - 1) * m.b * picked.count(p) for p in range(len(sizes))]
+    for r, among in enumerate(rounds):
+        for p in among:
+            gradients[p] += large(m, sizes)[p] if r == 0 else 2 * m.K * m.b
+    took_part = sum(map(len, rounds))
+    return Cost(gradients, up=took_part + len(rounds), down=took_part + len(rounds) + those_who_lack(rounds))
+
+
+def inexact_dane(m, sizes, picked) -> Cost:
+    """x down, the gradient up, h down, y up."""
+    P, R = len(sizes), len(picked)
+    if m.b is None:
+        solving = [(m.K - 1) * n for n in sizes]
+    else:
+        solving = [m.K * m.b if m.solver == "sgd" else 2 * (m.K - 1) * m.b] * P
+    return Cost([R * (g + s) for g, s in zip(large(m, sizes), solving, strict=True)], up=2 * P * R, down=2 * P * R)
+
+
 FORMULAS = {
+    "svrg": sarah,
+    "pr-spider": pr_spider,
+    "fedglomo": fedglomo,
+    "mime": mime,
+    "mimelite": mimelite,
+    "ce-lsgd": ce_lsgd,
+    "inexact-dane": inexact_dane,
     "minibatch-sgd": minibatch_sgd,
     "local-sgd": local_sgd,
     "local-gd": local_gd,

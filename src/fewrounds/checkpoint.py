@@ -27,7 +27,7 @@ from fewrounds.errors import CheckpointError, one_line
 from fewrounds.ledger import Ledger
 from fewrounds.methods.base import State
 
-FORMAT = 2
+FORMAT = 3
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it to fall back on."""
 MEMORY_BYTES = 2**26
@@ -104,12 +104,13 @@ class Checkpoints:
     def _save(self, stem: Path, snapshot: Snapshot, memory: dict[str, str]) -> None:
         tensors = {"history": _history_tensor(snapshot.history)}
         numbers: dict[str, Any] = {}
-        held: list[str] = []
+        held: dict[str, list[int]] = {}
         for name, value in _fields(snapshot.state).items():
             if isinstance(value, Tensor):
                 tensors[f"state/{name}"] = value
-                if any(value is vector for vector in snapshot.committed.held):
-                    held.append(name)
+                for vector, have in snapshot.committed.held:
+                    if vector is value:
+                        held[name] = sorted(have)
             else:
                 numbers[name] = value
         if snapshot.trace is not None:
@@ -250,7 +251,7 @@ class Checkpoints:
             state=type(template)(**fields),
             committed=Committed(
                 ledger=Ledger.from_json(content["ledger"]),
-                held=tuple(fields[name] for name in content["held"]),
+                held=tuple((fields[name], frozenset(have)) for name, have in content["held"].items()),
             ),
             history=tuple(dict(zip(content["columns"], row, strict=True)) for row in rows),
             trace=tuple(tensors["trace"]) if trace else None,
@@ -264,7 +265,8 @@ def _to(snapshot: Snapshot, device: torch.device, kept: Kept) -> Snapshot:
     fields = _fields(snapshot.state)
     moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in fields.items()}
     held = tuple(
-        next(moved[name] for name, value in fields.items() if value is vector) for vector in snapshot.committed.held
+        (next(moved[name] for name, value in fields.items() if value is vector), have)
+        for vector, have in snapshot.committed.held
     )
     return dataclasses.replace(
         snapshot,

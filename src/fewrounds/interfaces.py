@@ -23,6 +23,12 @@ class Memory(Protocol):
     def set(self, name: str, value: Tensor) -> None:
         """Keep a vector for each row. It counts from the end of the round on."""
 
+    def stash(self, name: str, value: Tensor) -> None:
+        """Keep a vector for each row for the further tasks of this round, and no longer."""
+
+    def stashed(self, name: str) -> Tensor:
+        """The vectors [rows, d] that an earlier task of this round has stashed."""
+
 
 Gradient = Callable[[Tensor], Tensor]
 """g_k: the mean gradient of the step's batch, the same samples wherever it is asked for within the step."""
@@ -76,7 +82,7 @@ class Rows(Protocol):
         the first vector as it was after so many steps is returned as well, last.
         """
 
-    def average(self, expression: Step, purpose: str, n: int, **points: Tensor) -> Tensor:
+    def average(self, expression: Step, purpose: str, n: int, **points: Tensor | float) -> Tensor:
         """[rows, d]: expression(g, **points) with g over n i.i.d. samples for each row; linear in g."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
@@ -115,11 +121,14 @@ class Engine(Protocol):
     def figures(self, p: int, task: Callable[..., Tensor], /, *vectors: Tensor, count: int, **settings: Any) -> Tensor:
         """Only worker p runs the task, and sends `count` numbers: [rows, count]. They are not counted as a vector."""
 
-    def pick(self) -> int:
-        """The worker p̂ of this round, drawn by the weights and recorded in the history."""
+    def pick(self, among: Sequence[int] | None = None) -> int:
+        """The worker p̂ of this round, of all or of these, drawn by the weights and recorded in the history."""
 
     def participants(self, m: int | None) -> Sequence[int] | None:
         """The m workers that take part in this round, drawn uniformly; None, for everyone, if m is None."""
+
+    def share(self, among: Sequence[int] | None) -> float:
+        """The weight of these workers together; 1 for everyone."""
 
     def integer(self, purpose: str, n: int) -> int:
         """One uniform integer in 0 … n - 1, drawn for this purpose and round."""

@@ -19,6 +19,9 @@ from fewrounds.ledger import Ledger
 
 Parts = tuple[Tensor, ...]
 
+Held = tuple[tuple[Tensor, frozenset[int]], ...]
+"""Vectors, each with the workers that have it."""
+
 
 class Evaluation(NamedTuple):
     """f(x), the mean accuracy of the workers, ∇f(x) if it was asked for, and the figures of test data, if any."""
@@ -36,8 +39,8 @@ class Committed:
 
     ledger: Ledger
     kept: Kept = field(default_factory=dict)
-    held: tuple[Tensor, ...] = ()
-    """The vectors that every worker was sent in the last round, and so need not be sent again."""
+    held: Held = ()
+    """The vectors that workers were sent in the last round, and so need not be sent to these again."""
 
 
 class BaseEngine(ABC):
@@ -57,7 +60,9 @@ class BaseEngine(ABC):
         self.round = 0
         self.picked = -1
         self.committed = Committed(Ledger(gradients=(0,) * len(self.sizes), vector_bytes=vector_bytes))
-        self._held: list[Tensor] = []
+        self._everyone = frozenset(range(len(self.sizes)))
+        self._given: dict[int, tuple[Tensor, frozenset[int]]] = {}
+        """By id: the vectors of this round, and the workers that have them by now."""
         self._up = self._down = 0
 
     # ------------------------------------------------------------------ for methods
@@ -65,36 +70,39 @@ class BaseEngine(ABC):
     def mean(
         self, task: Callable[..., Out], /, *vectors: Tensor, among: Sequence[int] | None = None, **settings: Any
     ) -> Out:
-        if among is None:
-            self._send_to_all(vectors)
-            among = range(len(self.sizes))
-        else:
-            self._down += self._there(among) * sum(not self._is_held(vector) for vector in vectors)
+        among = range(len(self.sizes)) if among is None else among
+        self._send(vectors, among)
         parts = self._mean(task, vectors, settings, among)
         out: Out = self._received(parts, senders=self._there(among))
         return out
 
     def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
-        self._down += sum(not self._is_held(vector) for vector in vectors)
+        self._send(vectors, [p])
         out: Out = self._received(self._at(p, task, vectors, settings), senders=1)
         return out
 
     def every(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
-        self._send_to_all(vectors)
+        self._send(vectors, range(len(self.sizes)))
         parts = self._every(p, task, vectors, settings)
         out: Out = self._received(parts, senders=self._there(range(len(self.sizes))))
         return out
 
     def figures(self, p: int, task: Callable[..., Tensor], /, *vectors: Tensor, count: int, **settings: Any) -> Tensor:
-        self._down += sum(not self._is_held(vector) for vector in vectors)
+        self._send(vectors, [p])
         return self._figures(p, task, vectors, {"count": count, **settings}, count)
 
-    def pick(self) -> int:
-        self.picked = self.draws.pick(self.round, self.weights)
+    def pick(self, among: Sequence[int] | None = None) -> int:
+        able = [p for p in (among or range(len(self.sizes))) if p not in self.absent]
+        able = able or [p for p in range(len(self.sizes)) if p not in self.absent]
+        share = self.share(able)
+        self.picked = able[self.draws.pick(self.round, [self.weights[p] / share for p in able])]
         return self.picked
 
     def participants(self, m: int | None) -> Sequence[int] | None:
         return None if m is None else self.draws.subset(self.round, len(self.sizes), m)
+
+    def share(self, among: Sequence[int] | None) -> float:
+        return 1.0 if among is None or len(among) == len(self.sizes) else sum(self.weights[p] for p in among)
 
     def integer(self, purpose: str, n: int) -> int:
         return self.draws.integer(purpose, self.round, n)
@@ -105,7 +113,7 @@ class BaseEngine(ABC):
         """Start a round; whatever an interrupted one has left is dropped."""
         self.round = round
         self.picked = -1
-        self._held = []
+        self._given = {}
         self._up = self._down = 0
         self._begin(round)
 
@@ -113,7 +121,7 @@ class BaseEngine(ABC):
         """End the round: its counts and its memory become the engine's, in one assignment."""
         gradients, kept = self._finish()
         ledger = self.committed.ledger.after_round(gradients, self._up, self._down, self.absent)
-        self.committed = Committed(ledger, kept, tuple(self._held))
+        self.committed = Committed(ledger, kept, tuple(self._given.values()))
 
     @abstractmethod
     def restore(self, committed: Committed) -> None:
@@ -149,15 +157,15 @@ class BaseEngine(ABC):
 
     # ------------------------------------------------------------------ counting
 
-    def _is_held(self, vector: Tensor) -> bool:
-        return any(vector is held for held in (*self._held, *self.committed.held))
-
-    def _send_to_all(self, vectors: Parts) -> None:
+    def _send(self, vectors: Parts, workers: Sequence[int]) -> None:
+        """Count what these workers lack."""
         for vector in vectors:
-            if not self._is_held(vector):
-                self._down += self._there(range(len(self.sizes)))
-            if not any(vector is held for held in self._held):
-                self._held.append(vector)
+            _, now = self._given.get(id(vector), (vector, frozenset[int]()))
+            before = next((have for held, have in self.committed.held if held is vector), frozenset[int]())
+            there = self._everyone if len(workers) == len(self.sizes) else frozenset(workers)
+            there = there.difference(self.absent)
+            self._down += len(there - now - before)
+            self._given[id(vector)] = vector, now | there
 
     def _there(self, workers: Sequence[int]) -> int:
         """How many of these workers are not gone."""

@@ -51,16 +51,20 @@ class Host:
         self.round = 0
         self.kept: Kept = {}
         self.staged: Kept = {}
+        self.stashed: Kept = {}
+        """What tasks of a round leave for later ones."""
         self.gradients: dict[int, int] = {}
 
     def begin(self, round: int) -> None:
         self.round = round
         self.staged = {}
+        self.stashed = {}
         self.gradients = {}
 
     def commit(self) -> None:
         self.kept = {**self.kept, **self.staged}
         self.staged = {}
+        self.stashed = {}
 
     def run(
         self,
@@ -166,11 +170,11 @@ class RowBlock:
         return (*loop.vectors(), kept) if kept is not None else loop.vectors()
 
     @torch.no_grad()
-    def average(self, expression: Step, purpose: str, n: int, **points: Tensor) -> Tensor:
+    def average(self, expression: Step, purpose: str, n: int, **points: Tensor | float) -> Tensor:
         host = self._host
         row_bytes = len(self._workers) * host.sample_bytes
         most = PART if host.has_streams else max(1, min(PART, PART_BYTES // row_bytes))
-        total = next(iter(points.values())).new_zeros(host.problem.dim)
+        total = next(x for x in points.values() if isinstance(x, Tensor)).new_zeros(host.problem.dim)
         sizes = [most] * (n // most) + ([n % most] if n % most else [])
         batches = self._batches(purpose, sizes)
         for size, group in itertools.groupby(sizes):
@@ -277,6 +281,14 @@ class RowMemory:
         return torch.stack([host.staged.get((name, p), host.kept.get((name, p), default)) for p in self._workers])
 
     def set(self, name: str, value: Tensor) -> None:
+        self._host.staged |= self._by_worker(name, value)
+
+    def stash(self, name: str, value: Tensor) -> None:
+        self._host.stashed |= self._by_worker(name, value)
+
+    def stashed(self, name: str) -> Tensor:
+        return torch.stack([self._host.stashed[name, p] for p in self._workers])
+
+    def _by_worker(self, name: str, value: Tensor) -> Kept:
         value = value.expand(len(self._workers), -1)
-        for row, p in enumerate(self._workers):
-            self._host.staged[name, p] = value[row].clone()
+        return {(name, p): value[row].clone() for row, p in enumerate(self._workers)}

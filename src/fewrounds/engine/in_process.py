@@ -43,7 +43,6 @@ class InProcess(BaseEngine):
         self.test = test
         """Rank 0 has it."""
         self._host = Host(problem, sources, draws, rows_at_once, programs)
-        self._everyone = range(len(sizes))
         self._noted: dict[int, int] = {}
         """What the others have been told of this round's gradients of the workers here."""
         self._notes: list[Tensor] = []
@@ -91,7 +90,7 @@ class InProcess(BaseEngine):
 
     def _news(self) -> list[int]:
         """By worker: the gradients that were computed here since this was last asked."""
-        new = [self._host.gradients.get(p, 0) - self._noted.get(p, 0) for p in self._everyone]
+        new = [self._host.gradients.get(p, 0) - self._noted.get(p, 0) for p in range(len(self.sizes))]
         self._noted = dict(self._host.gradients)
         return new
 
@@ -103,8 +102,7 @@ class InProcess(BaseEngine):
         return self.problem.start.new_tensor([n // HALF for n in new] + [n % HALF for n in new])
 
     def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
-        weights = [self.weights[p] for p in among]
-        share = 1.0 if len(among) == len(self.sizes) else sum(weights)
+        share = self.share(among)
         total: Parts | None = None
         for block, parts in self._host.run(self._held_here(among), task, vectors, settings):
             w = parts[0].new_tensor([self.weights[p] / share for p in block])
@@ -134,7 +132,7 @@ class InProcess(BaseEngine):
 
     def _every(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         taken: Parts | None = None
-        for block, parts in self._host.run(self._held_here(self._everyone), task, vectors, settings):
+        for block, parts in self._host.run(self._held_here(range(len(self.sizes))), task, vectors, settings):
             if p in block:
                 taken = tuple(part[block.index(p)].clone() for part in parts)
         out, _ = self.team.from_owner(p, taken, task, self.problem.start, self.problem.start.new_empty(0))

@@ -32,8 +32,8 @@ AnyState = TypeVar("AnyState", bound=State)
 class Method(ABC):
     """A method with its settings. Subclasses are frozen dataclasses whose fields are those settings.
 
-    Fields named eta or eta_g must be positive and finite, fields named K, b, b_tilde, T or participants whole numbers
-    from 1 on.
+    Fields named eta, eta_g or eta_dane must be positive and finite, mu finite and not below 0, beta from 0 to 1; fields
+    named K, b, b_tilde, T or participants whole numbers from 1 on.
     """
 
     name: ClassVar[str] = ""
@@ -55,8 +55,14 @@ class Method(ABC):
             object.__setattr__(self, field.name, self._checked(field.name, value))
 
     def _checked(self, name: str, value: Any) -> Any:
-        if name in ("eta", "eta_g"):
+        if name in ("eta", "eta_g", "eta_dane"):
             return finite_number(f"{self.name}: {name}", value, positive=True)
+        if name == "mu":
+            return finite_number(f"{self.name}: mu", value)
+        if name == "beta":
+            if finite_number(f"{self.name}: beta", value) > 1:
+                raise SettingError(f"{self.name}: beta = {value!r}: must be a number from 0 to 1")
+            return float(value)
         if name in ("K", "b", "b_tilde", "T", "participants"):
             return whole_number(f"{self.name}: {name}", value)
         if name in self.choices and value not in self.choices[name]:
@@ -83,6 +89,11 @@ class Method(ABC):
     @abstractmethod
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         """Single-sample gradients a worker computes in a round, averaged over workers and rounds."""
+
+    @classmethod
+    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
+        """What `for_budget` sets besides K and b, unless it is given."""
+        return {}
 
     def stage_rounds(self, sizes: Sequence[float]) -> int:
         """T: the rounds of a stage; 1 for methods that have none."""

@@ -31,10 +31,12 @@ def for_budget(
 
     mode = "paper" does as the paper's experiments: b = 16 and K = budget / 16 for the local methods, b = budget for
     the others. That is equal only in order: SARAH and BVR-L-SGD evaluate every sample at two points, and their stage
-    gradients come on top.
+    gradients come on top. Methods that the paper did not run and that need a large batch every round get b_tilde =
+    budget for it.
 
     mode = "strict" chooses the greatest K (of the others: b) whose cost, averaged over workers and rounds, is at
-    most the budget, for every method. The local methods have b = 16, or √budget where that is less.
+    most the budget, for every method. The local methods have b = 16, or √budget where that is less. Where a method
+    needs a large batch every round, half of the budget is for it.
 
     `workers` (and `num_workers`) is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be
     fixed too.
@@ -49,6 +51,7 @@ def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper
     if mode not in ("paper", "strict"):
         raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
     cls = method_class(name)
+    fixed = {**cls.also_for_budget(budget, strict=mode == "strict"), **fixed}
     has = {field.name for field in dataclasses.fields(cls)}
     free = _free_setting(name, cls.local, has, fixed)
     if free == "K" and "b" in has:
@@ -61,7 +64,7 @@ def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper
         return chosen
 
     per_unit = fixed.get("b" if free == "K" else "K", 1)
-    if "b" not in has:  # a method on full gradients: a step costs all data of a worker
+    if "b" not in has or per_unit is None:  # a method on full gradients: a step costs all data of a worker
         per_unit = sum(sizes) / len(sizes)
     with_free(1)  # refuses bad settings before they are computed with
     most = int(budget // per_unit)

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fewrounds.errors import SettingError
 from fewrounds.interfaces import Engine
-from fewrounds.methods.base import Method, State, register
-from fewrounds.methods.stages import check_b_tilde, stage_gradient, stage_gradients_per_round, stage_length
+from fewrounds.methods.base import State, register
+from fewrounds.methods.stages import Staged, stage_gradient
 from fewrounds.methods.tasks import gradient_change, local_routine, local_routine_with_out
 
 
@@ -40,7 +40,7 @@ class BVRLSGDState(State):
 
 @register("bvr-l-sgd")
 @dataclass(frozen=True)
-class BVRLSGD(Method):
+class BVRLSGD(Staged):
     """Settings: step size eta, K local steps of batch b, stage batch b_tilde (all data if None),
     form = "practical" or "theory", stage length T (⌈1 + b̃/(Kb)⌉ if None), combine = "pick" or "mean"."""
 
@@ -53,16 +53,20 @@ class BVRLSGD(Method):
     T: int | None = None
     combine: str = "pick"
 
+    @property
+    def batch(self) -> int:
+        return self.K * self.b
+
     def init(self, x0: Tensor) -> BVRLSGDState:
         x_out = x0 if self.form == "theory" else None
         return BVRLSGDState(x=x0, x_prev=x0, v=x0.new_zeros(len(x0)), x_out=x_out)
 
     def round(self, s: BVRLSGDState, engine: Engine) -> BVRLSGDState:
-        if (engine.round - 1) % self.stage_rounds(engine.sizes) == 0:
+        if self.starts_stage(engine):
             v = stage_gradient(engine, s.x, self.b_tilde)
         else:
             # ṽ_t = mean_p [g_t(x_{t-1}) - g_t(x_{t-2})] + ṽ_{t-1}
-            v = engine.mean(gradient_change, s.x, s.x_prev, n=self.K * self.b) + s.v
+            v = engine.mean(gradient_change, s.x, s.x_prev, n=self.batch) + s.v
         if self.combine == "mean":
             x = engine.mean(local_routine, s.x, v, eta=self.eta, K=self.K, b=self.b)
             return BVRLSGDState(x=x, x_prev=s.x, v=v, x_out=None)
@@ -80,15 +84,11 @@ class BVRLSGD(Method):
         return s.x if s.x_out is None else s.x_out
 
     def check(self, sizes: Sequence[float]) -> None:
-        check_b_tilde(self.name, self.b_tilde, sizes)
+        super().check(sizes)
         if self.combine == "mean" and self.form == "theory":
             raise SettingError("bvr-l-sgd: combine = 'mean' has no theory form; use form = 'practical'")
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
-        shared = stage_gradients_per_round(self.b_tilde, sizes, self.K * self.b, self.stage_rounds(sizes))
         # Local-Routine takes K - 1 differences, at one worker out of P or at every worker.
         runners = 1 if self.form == "practical" and self.combine == "pick" else len(sizes)
-        return shared + 2 * (self.K - 1) * self.b * runners / len(sizes)
-
-    def stage_rounds(self, sizes: Sequence[float]) -> int:
-        return self.T or stage_length(self.b_tilde, sizes, self.K * self.b)
+        return super().gradients_per_round(sizes) + 2 * (self.K - 1) * self.b * runners / len(sizes)

@@ -6,7 +6,8 @@
     option II:  c_p⁺ = c_p - c + (x_{t-1} - y_K^(p)) / (K η)
     x_t = x_{t-1} + η_g mean_p (y_K^(p) - x_{t-1}),   c ← c + mean_p (c_p⁺ - c_p)
 
-All workers take part in every round; c and every c_p start at 0, and c_p never leaves its worker.
+c and every c_p start at 0, and c_p never leaves its worker. With participants = m, a round's means are over m workers
+drawn uniformly, and c moves by m/P of theirs, so that it stays the mean of all c_p, as published.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from fewrounds.errors import SettingError
 from fewrounds.interfaces import Engine, Gradient, Rows
-from fewrounds.methods.base import Method, State, mean_size, register
+from fewrounds.methods.base import Method, State, check_participants, mean_size, register
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class SCAFFOLDState(State):
 @register("scaffold")
 @dataclass(frozen=True)
 class SCAFFOLD(Method):
-    """Settings: step size eta, K local steps of batch b, option "I" or "II", server step eta_g."""
+    """Settings: step size eta, K local steps of batch b, option "I" or "II", server step eta_g, workers taking part in
+    a round (all if None)."""
 
     local: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
@@ -41,20 +43,26 @@ class SCAFFOLD(Method):
     b: int
     option: str = "II"
     eta_g: float = 1.0
+    participants: int | None = None
 
     def init(self, x0: Tensor) -> SCAFFOLDState:
         return SCAFFOLDState(x=x0, c=x0.new_zeros(len(x0)))
 
     def round(self, s: SCAFFOLDState, engine: Engine) -> SCAFFOLDState:
-        dx, dc = engine.mean(corrected_steps, s.x, s.c, eta=self.eta, K=self.K, b=self.b, option=self.option)
-        return SCAFFOLDState(x=s.x + self.eta_g * dx, c=s.c + dc)
+        among = engine.participants(self.participants)
+        dx, dc = engine.mean(
+            corrected_steps, s.x, s.c, among=among, eta=self.eta, K=self.K, b=self.b, option=self.option
+        )
+        return SCAFFOLDState(x=s.x + self.eta_g * dx, c=s.c + engine.share(among) * dc)
 
     def check(self, sizes: Sequence[float]) -> None:
+        check_participants(self.name, self.participants, sizes)
         if self.option == "I" and math.inf in sizes:
             raise SettingError("scaffold: option 'I' needs full gradients, which a Stream does not have; use 'II'")
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
-        return self.K * self.b + (mean_size(sizes) if self.option == "I" else 0)
+        one = self.K * self.b + (mean_size(sizes) if self.option == "I" else 0)
+        return one * (self.participants or len(sizes)) / len(sizes)
 
 
 def corrected_steps(

@@ -1,8 +1,9 @@
-"""What minibatch SARAH and BVR-L-SGD share: stages that start from a full (or large-batch) gradient."""
+"""What methods share that use a full (or large-batch) gradient, for a stage of several rounds or for one."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +11,43 @@ from torch import Tensor
 
 from fewrounds.errors import SettingError
 from fewrounds.interfaces import Engine
-from fewrounds.methods.base import mean_size
-from fewrounds.methods.tasks import full_gradient, sample_gradient
+from fewrounds.methods.base import Method, mean_size
+from fewrounds.methods.tasks import large_gradient
 
 
-def check_b_tilde(name: str, b_tilde: int | None, sizes: Sequence[float]) -> None:
+class Staged(Method):
+    """A method whose rounds form stages, each from a gradient of all data or of b̃ samples."""
+
+    b_tilde: int | None
+    T: int | None
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """Samples of a worker in a round that starts no stage, each evaluated at two points."""
+
+    def starts_stage(self, engine: Engine) -> bool:
+        return (engine.round - 1) % self.stage_rounds(engine.sizes) == 0
+
+    def check(self, sizes: Sequence[float]) -> None:
+        check_b_tilde(self.name, self.b_tilde, sizes)
+
+    def gradients_per_round(self, sizes: Sequence[float]) -> float:
+        T = self.stage_rounds(sizes)
+        return (large_batch(self.b_tilde, sizes) + (T - 1) * 2 * self.batch) / T
+
+    def stage_rounds(self, sizes: Sequence[float]) -> int:
+        """T = ⌈1 + b̃ / batch⌉; without b̃, b̃ is the mean number of samples of a worker."""
+        if self.T is not None:
+            return self.T
+        if self.b_tilde is not None:
+            return 1 + -(-self.b_tilde // self.batch)
+        return 1 + -(-int(sum(sizes)) // (len(sizes) * self.batch))
+
+
+def check_b_tilde(name: str, b_tilde: int | None, sizes: Sequence[float], setting: str = "b_tilde") -> None:
     if b_tilde is None and math.inf in sizes:
-        raise SettingError(f"{name}: b_tilde is required with a Stream, whose full gradient does not exist")
-
-
-def stage_length(b_tilde: int | None, sizes: Sequence[float], batch: int) -> int:
-    """T = ⌈1 + b̃ / batch⌉; without b̃, b̃ is the mean number of samples of a worker."""
-    if b_tilde is not None:
-        return 1 + -(-b_tilde // batch)
-    return 1 + -(-int(sum(sizes)) // (len(sizes) * batch))
+        raise SettingError(f"{name}: {setting} is required with a Stream, whose full gradient does not exist")
 
 
 def is_full(b_tilde: int | None, sizes: Sequence[float]) -> bool:
@@ -31,15 +55,18 @@ def is_full(b_tilde: int | None, sizes: Sequence[float]) -> bool:
     return b_tilde is None or b_tilde >= mean_size(sizes)
 
 
-def stage_gradient(engine: Engine, x: Tensor, b_tilde: int | None) -> Tensor:
+def sampled(b_tilde: int | None, sizes: Sequence[float]) -> int | None:
+    """b̃, or None if the gradient is over all data."""
+    return None if is_full(b_tilde, sizes) else b_tilde
+
+
+def stage_gradient(
+    engine: Engine, x: Tensor, b_tilde: int | None, *, among: Sequence[int] | None = None, **settings: Any
+) -> Tensor:
     """ṽ_0 = mean_p ∇̃^(p): ∇f_p(x), or the mean of b̃ i.i.d. sample gradients."""
-    if is_full(b_tilde, engine.sizes):
-        return engine.mean(full_gradient, x)
-    settings: dict[str, Any] = {"n": b_tilde, "purpose": "stage"}
-    return engine.mean(sample_gradient, x, **settings)
+    return engine.mean(large_gradient, x, among=among, n=sampled(b_tilde, engine.sizes), **settings)
 
 
-def stage_gradients_per_round(b_tilde: int | None, sizes: Sequence[float], batch: int, T: int) -> float:
-    """The mean cost of a round in a stage: its start, then T - 1 differences, each at two points."""
-    start = mean_size(sizes) if is_full(b_tilde, sizes) else float(b_tilde or 0)
-    return (start + (T - 1) * 2 * batch) / T
+def large_batch(b_tilde: int | None, sizes: Sequence[float]) -> float:
+    """What such a gradient costs a worker, on average."""
+    return mean_size(sizes) if is_full(b_tilde, sizes) else float(b_tilde or 0)

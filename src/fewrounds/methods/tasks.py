@@ -7,9 +7,12 @@ from torch import Tensor
 from fewrounds.interfaces import Gradient, Rows
 
 
-def full_gradient(rows: Rows, x: Tensor) -> Tensor:
-    """∇f_p(x)."""
-    return rows.full_gradient(x)
+def large_gradient(rows: Rows, x: Tensor, *, n: int | None, stash: str | None = None) -> Tensor:
+    """∇̃^(p)(x): ∇f_p(x), or the mean gradient of n i.i.d. samples. The worker may need its own again in this round."""
+    gradient = rows.full_gradient(x) if n is None else rows.average(gradient_at, "stage", n, x=x)
+    if stash is not None:
+        rows.memory.stash(stash, gradient)
+    return gradient
 
 
 def sample_gradient(rows: Rows, x: Tensor, *, n: int, purpose: str) -> Tensor:

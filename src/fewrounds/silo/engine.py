@@ -83,15 +83,6 @@ class SiloEngine(BaseEngine):
         self.absent[p] = why
         self._tried = time.monotonic()
 
-    def pick(self) -> int:
-        here = set(self.present)
-        weights = [w if p in here else 0.0 for p, w in enumerate(self.weights)]
-        total = sum(weights) if self.absent else 1.0
-        self.picked = self.draws.pick(self.round, [w / total for w in weights])
-        if self.picked in self.absent:  # the last bound is not rounded: the last worker, if it is the absent one
-            self.picked = max(here)
-        return self.picked
-
     def participants(self, m: int | None) -> Sequence[int] | None:
         here = self.present
         if m is None or not self.absent:
@@ -145,12 +136,13 @@ class SiloEngine(BaseEngine):
         if not wanted:
             raise SiteLostError(f"round {self.round}: every site that takes part is lost")
         replies = self._run(task, vectors, settings, wanted)
-        share = sum(self.weights[p] for p in replies) if len(replies) < len(self.sizes) else 1.0
+        share = self.share(list(replies))
         total: Parts | None = None
         for p, parts in replies.items():
             own = tuple(part * (self.weights[p] / share) for part in parts)
             total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
-        assert total is not None, "_ask refuses to go on with no site at all"
+        if total is None:
+            raise SiteLostError(f"round {self.round}: every site that takes part is lost")
         return total
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
@@ -158,7 +150,7 @@ class SiloEngine(BaseEngine):
             if p not in self.absent and (found := self._run(task, vectors, settings, [p])):
                 return found[p]
             p = self.pick()  # the one that was drawn is gone
-            self._down += sum(not self._is_held(vector) for vector in vectors)
+            self._send(vectors, [p])
 
     def _figures(
         self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], count: int
