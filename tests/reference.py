@@ -223,15 +223,15 @@ def fedglomo(
             w_before, w = w, w - eta * v
         return start - w
 
+    u = np.zeros_like(run.case.x0)
     for t in range(1, rounds + 1):
         x, x_prev = run.trace[-1], run.trace[max(0, t - 2)]
         here = {p: moved(t, p, x) for p in run.taking_part(t, participants)}
         change = {p: d - moved(t, p, x_prev) for p, d in here.items()}
-        u = (
-            run.mean_of(here)
-            if t == 1
-            else beta * run.mean_of(here) + (1 - beta) * u + (1 - beta) * run.mean_of(change)
-        )
+        if t == 1:
+            u = run.mean_of(here)
+        else:
+            u = beta * run.mean_of(here) + (1 - beta) * u + (1 - beta) * run.mean_of(change)
         run.trace.append(x - u)
 
 
@@ -302,6 +302,28 @@ def ce_lsgd(
         run.trace.append(y[-1])
 
 
+def solved(
+    case: Case, p: int, x: Vector, tilt: Vector, own: Vector, batches: list, *, eta: float, mu: float, solver: str
+) -> Vector:
+    """Steps on F^(p)(y) = f_p(y) - ⟨tilt, y⟩ + (μ/2) ‖y - x‖², a batch a step (None: all data); own is ∇̃^(p)(x)."""
+
+    def at(y: Vector, index: Vector | None) -> Vector:
+        return case.full(p, y) if index is None else case.gradient(p, y, index)
+
+    y, y_before, v = x, x, own - tilt
+    for k, index in enumerate(batches):
+        if index is None:
+            step = (own if k == 0 else at(y, None)) - tilt + mu * (y - x)
+        elif solver == "sgd":
+            step = at(y, index) - tilt + mu * (y - x)
+        elif solver == "svrg":
+            step = at(y, index) - at(x, index) + own - tilt + mu * (y - x)
+        else:
+            step = v = v + at(y, index) - at(y_before, index) + mu * (y - y_before)
+        y, y_before = y - eta * step, y
+    return y
+
+
 def inexact_dane(
     run: Run,
     rounds: int,
@@ -321,32 +343,14 @@ def inexact_dane(
         h = run.mean(own)
         ends = []
         for p in range(run.P):
-
-            def tilted(gradient, y, p=p):
-                """∇F^(p)(y), given (an estimate of) ∇f_p(y)."""
-                return gradient - (own[p] - eta_dane * h) + mu * (y - x)
-
-            def at(y, index, p=p):
-                return run.case.full(p, y) if index is None else run.case.gradient(p, y, index)
-
-            skip = solver != "sgd" or b is None
-            batches = [None] * K if b is None else list(run.index("local", t, p, (K - skip, b)))
-            if skip and b is not None:
-                batches = [np.zeros(b, dtype=int), *batches]  # both points are x: any samples will do
-            y, y_before, v = x, x, None
-            for index in batches:
-                if b is None:
-                    step = tilted(at(y, None) if y is not x else own[p], y)
-                elif solver == "sgd":
-                    step = tilted(at(y, index), y)
-                elif solver == "svrg":
-                    step = tilted(at(y, index) - at(x, index) + own[p], y)
-                else:
-                    step = v = (
-                        tilted(own[p], x) if v is None else v + at(y, index) - at(y_before, index) + mu * (y - y_before)
-                    )
-                y, y_before = y - eta * step, y
-            ends.append(y)
+            if b is None:
+                batches: list = [None] * K
+            elif solver == "sgd":
+                batches = list(run.index("local", t, p, (K, b)))
+            else:  # at k = 1 both points are x: any samples will do
+                batches = [np.zeros(b, dtype=int), *run.index("local", t, p, (K - 1, b))]
+            tilt = own[p] - eta_dane * h
+            ends.append(solved(run.case, p, x, tilt, own[p], batches, eta=eta, mu=mu, solver=solver))
         run.trace.append(run.mean(ends))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -129,7 +130,7 @@ def large(m, sizes) -> list[int]:
 
 def those_who_lack(rounds: list[list[int]]) -> int:
     """How many vectors x_{t-2} are sent: to those that did not get it as x_{t-1} in the round before."""
-    return sum(len(set(now) - set(before)) for before, now in zip(rounds, rounds[1:], strict=False))
+    return sum(len(set(now) - set(before)) for before, now in itertools.pairwise(rounds))
 
 
 def fedglomo(m, sizes, picked) -> Cost:

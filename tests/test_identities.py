@@ -8,31 +8,10 @@ import torch
 
 import fewrounds as fr
 from fewrounds.draws import Draws
-from problems import CASES, Case, classifier, quadratic
+from problems import CASES, classifier, quadratic
+from quadratics import biased_fixed_point, curvatures, optimum, per_worker_quadratic, trace
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
-
-
-def trace(case: Case, method: fr.Method, rounds: int, **options) -> np.ndarray:
-    result = fr.train(
-        case.problem,
-        case.workers,
-        method,
-        rounds,
-        x0=case.x0,
-        trace=True,
-        progress=False,
-        evaluate_every=rounds,
-        **options,
-    )
-    return result.trace.numpy()
-
-
-def curvatures(case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(A_p, m_p) with ∇f_p(x) = A_p (x - m_p), from the samples of each worker."""
-    As = [A.mean(axis=0) for A, _ in case.workers]
-    ms = [np.linalg.solve(A.mean(axis=0), np.einsum("nij,nj->i", A, m) / len(m)) for A, m in case.workers]
-    return As, ms
 
 
 @pytest.mark.parametrize("case_name", CASES)
@@ -75,29 +54,12 @@ def test_equal_hessians_make_bvr_l_sgd_gradient_descent() -> None:
     assert np.linalg.norm(shrink @ (case.x0 - x_star)) > 1e-3, "not yet converged, so the power K·T·S is tested"
 
 
-def biased_fixed_point(case: Case, eta: float, K: int) -> np.ndarray:
-    """The x that solves Σ_p [I - (I - ηA_p)^K] (x - m_p) = 0."""
-    As, ms = curvatures(case)
-    shrinks = [np.eye(5) - np.linalg.matrix_power(np.eye(5) - eta * A, K) for A in As]
-    return np.linalg.solve(sum(shrinks), sum(M @ m for M, m in zip(shrinks, ms, strict=True)))
-
-
-def optimum(case: Case) -> np.ndarray:
-    As, ms = curvatures(case)
-    return np.linalg.solve(sum(As), sum(A @ m for A, m in zip(As, ms, strict=True)))
-
-
 def test_local_gd_has_the_biased_fixed_point() -> None:
     case = quadratic()
     eta, K = 0.3, 5
     x = trace(case, fr.LocalGD(eta=eta, K=K), 200)[-1]
     np.testing.assert_allclose(x, biased_fixed_point(case, eta, K), rtol=1e-10, atol=1e-10)
     assert np.linalg.norm(x - optimum(case)) > 1e-3, "the bias is there"
-
-
-def per_worker_quadratic() -> Case:
-    """One sample a worker: every batch is the full local gradient, so stochastic methods are deterministic."""
-    return quadratic(sizes=(1, 1, 1, 1), seed=4)
 
 
 def test_local_sgd_on_full_gradients_has_the_biased_fixed_point() -> None:

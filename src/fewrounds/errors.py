@@ -73,6 +73,14 @@ def finite_number(name: str, value: Any, *, positive: bool = False) -> float:
     return number
 
 
+def fraction(name: str, value: Any) -> float:
+    """The value as a float, refused unless it is a number from 0 to 1."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not 0 <= number <= 1:
+        raise SettingError(f"{name} = {value!r}: must be a number from 0 to 1")
+    return number
+
+
 def kind_of(value: Any) -> str:
     """`a str`, `the class LocalSGD`: what was given instead."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -25,6 +25,11 @@ def methods() -> dict[str, fr.Method]:
     found["bvr-l-sgd, theory"] = fr.BVRLSGD(eta=0.05, K=3, b=2, form="theory")
     found["bvr-l-sgd, mean"] = fr.BVRLSGD(eta=0.05, K=3, b=2, combine="mean")
     found["local-sgd, 2 of 7"] = fr.LocalSGD(eta=0.05, K=3, b=2, participants=2)
+    found["scaffold, 2 of 7"] = fr.SCAFFOLD(eta=0.05, K=3, b=2, participants=2)
+    found["fedglomo, 3 of 7"] = fr.FedGLOMO(eta=0.05, K=3, b=2, participants=3)
+    found["mime, 3 of 7"] = fr.MIME(eta=0.05, K=3, b=2, participants=3)
+    found["ce-lsgd, 3 of 7"] = fr.CELSGD(eta=0.05, K=3, b=2, participants=3)
+    found["inexact-dane, sgd"] = fr.InexactDANE(eta=0.05, K=3, b=2, solver="sgd")
     found["scaffold, option I"] = fr.SCAFFOLD(eta=0.05, K=3, b=2, option="I")
     return found
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from fewrounds.errors import SettingError, finite_number, nearest, whole_number
+from fewrounds.errors import SettingError, finite_number, fraction, nearest, whole_number
 from fewrounds.interfaces import Engine
 
 
@@ -60,9 +60,7 @@ class Method(ABC):
         if name == "mu":
             return finite_number(f"{self.name}: mu", value)
         if name == "beta":
-            if finite_number(f"{self.name}: beta", value) > 1:
-                raise SettingError(f"{self.name}: beta = {value!r}: must be a number from 0 to 1")
-            return float(value)
+            return fraction(f"{self.name}: beta", value)
         if name in ("K", "b", "b_tilde", "T", "participants"):
             return whole_number(f"{self.name}: {name}", value)
         if name in self.choices and value not in self.choices[name]:

@@ -47,6 +47,13 @@ METHODS = {
     "scaffold": "SCAFFOLD",
     "bvr-l-sgd": "BVR-L-SGD",
     "local-gd": "Local GD",
+    "svrg": "SVRG",
+    "inexact-dane": "inexact DANE",
+    "pr-spider": "PR-SPIDER",
+    "fedglomo": "FedGLOMO",
+    "mime": "MIME",
+    "mimelite": "MIMELite",
+    "ce-lsgd": "CE-LSGD",
 }
 
 
