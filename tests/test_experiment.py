@@ -196,7 +196,7 @@ def test_a_cell_in_which_every_rate_diverges_says_so_everywhere(tmp_path: Path) 
     text = SMALL.replace("eta = [0.05, 0.2]", "eta = [1e30, 1e35]").replace("q = [0.1, 0.85]", "q = 0.5")
     done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "note: local-sgd q=0.5 budget=32: no step size chosen, every step size diverged" in done.stdout
+    assert "note: local-sgd digits q=0.5 budget=32: no step size chosen, every step size diverged" in done.stdout
     page = fewrounds("report", tmp_path / "out")
     assert page.returncode == 0, page.stderr
 

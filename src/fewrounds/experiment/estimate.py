@@ -28,7 +28,7 @@ class Estimate:
 def estimate(experiment: Experiment, store: Store) -> Estimate:
     """Counts are exact; the time is measured on two rounds of every method and scaled, so it is rough."""
     cells = grid.cells(experiment)
-    rates: dict[str, tuple[float, float]] = {}
+    rates: dict[tuple[str, ...], tuple[float, float]] = {}
     gradients = seconds = 0.0
     disk = known = tuning = report = 0
     for cell in cells:
@@ -37,12 +37,12 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
         reported = grid.report_runs(experiment, cell, eta)
         tuning, report = tuning + len(tuned), report + len(reported)
-        method_name = cell.train["method"]
         example = reported[0]
         sizes = [len(rows) for rows in parts_of(example)]
-        if method_name not in rates:
-            rates[method_name] = _measure(example)
-        per_gradient, per_evaluation = rates[method_name]
+        kind = cell.train["method"], repr(cell.data), repr(cell.model)
+        if kind not in rates:
+            rates[kind] = _measure(example)
+        per_gradient, per_evaluation = rates[kind]
         rounds = cell.train["rounds"]
         one_run = method_of(example).gradients_per_round(sizes) * len(sizes) * rounds
         usual = rounds // cadence_of(example)

@@ -55,7 +55,7 @@ class RunSpec:
 
     def label(self, eta: bool = True) -> str:
         """A short name for progress lines, with eta and seed or without."""
-        words = [self.train["method"]]
+        words = [self.train["method"], self.data["source"]]
         for key in ("q", "alpha"):
             if self.partition.get(key) is not None:
                 words.append(f"{key}={self.partition[key]:g}")

@@ -22,7 +22,7 @@ from fewrounds.experiment.store import Store, known_eta, load_results
 if TYPE_CHECKING:
     import pandas
 
-AXES = ("q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "budget")
+AXES = ("dataset", "q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "budget")
 """What tells one choice of a step size from another in a note."""
 
 
@@ -50,6 +50,7 @@ def show_results(folder: Path) -> None:
             Console().print(_result_table(", ".join(f"{key} = {value}" for key, value in setting.items()), runs))
     for choice in Store(folder).grid()["chosen"]:
         where = " ".join([choice["method"], *(f"{key}={choice[key]}" for key in AXES if choice[key] is not None)])
+        where = where.replace("dataset=", "")
         if choice["eta"] is None:
             print(f"note: {where}: no step size chosen, {choice['reason']}")
         elif choice["at_edge"]:
@@ -169,8 +170,10 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     from fewrounds.experiment.estimate import estimate
 
     print(to_toml(experiment.model_dump(mode="json")))
+    cells = grid.cells(experiment)
+    several = len({cell.data["source"] for cell in cells}) > 1
     shown = table("The grid", ["method", "split", "budget", "rounds", "η", "runs"], left=2)
-    for cell in grid.cells(experiment):
+    for cell in cells:
         how = [f"{k}={cell.partition[k]:g}" for k in ("q", "alpha") if cell.partition[k] is not None]
         tuned = grid.tuning_runs(experiment, cell)
         eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
@@ -178,7 +181,7 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
         etas = {spec.train["eta"]: None for spec in tuned or reported}
         shown.add_row(
             cell.train["method"],
-            " ".join([cell.partition["kind"], *how]),
+            " ".join([*([cell.data["source"]] if several else []), cell.partition["kind"], *how]),
             str(cell.train["budget"] or "-"),
             str(cell.train["rounds"]),
             f"{len(etas)} tried" if tuned else "advised" if experiment.chooses_eta else _listed(etas),

@@ -112,7 +112,7 @@ def _measured(
     if (known := _load(store, name)) is not None:
         return known
     label = " ".join(part for part in spec.label(eta=False).split()[1:] if not part.startswith("budget="))
-    print(f"measuring {label or spec.data['source']}, round {round}", file=sys.stderr, flush=True)
+    print(f"measuring {label}, round {round}", file=sys.stderr, flush=True)
     with one_thread():
         ready = open_engine(
             problem_of(spec), workers_of(spec), x0=x, seed=spec.train["seed"], weights=spec.train["weights"],
