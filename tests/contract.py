@@ -59,10 +59,10 @@ def check_deterministic_by_seed(method: fr.Method) -> None:
 def check_tracing_is_irrelevant(method: fr.Method) -> None:
     for case in (classifier(), quadratic()):
         plain = run(case, method, compile=Policy(How.AS_IT_IS))
-        for rows in (3, 2, 1):
-            traced = run(case, method, compile=Policy(How.TRACED), rows_at_once=rows)
-            torch.testing.assert_close(traced.trace, plain.trace, rtol=1e-11, atol=1e-11)
-            assert traced.ledger == plain.ledger
+        # three workers in rows of two: a block of several and a block of one, which are traced each for itself
+        traced = run(case, method, compile=Policy(How.TRACED), rows_at_once=2)
+        torch.testing.assert_close(traced.trace, plain.trace, rtol=1e-11, atol=1e-11)
+        assert traced.ledger == plain.ledger
 
 
 def check_block_size_is_irrelevant(method: fr.Method) -> None:

@@ -229,7 +229,8 @@ def test_mimelite_is_biased_less_by_momentum(beta: float) -> None:
         left += S @ ((1 - beta) * A_p + beta * A)
         right += S @ ((1 - beta) * A_p @ m_p + beta * Am)
     np.testing.assert_allclose(x, np.linalg.solve(left, right), rtol=1e-8, atol=1e-8)
-    assert np.linalg.norm(x - optimum(case)) > 1e-3
+    distance = np.linalg.norm(x - optimum(case))
+    assert 1e-3 < distance < {0.0: 0.2, 0.5: 0.05, 0.9: 0.002}[beta], "the bias is there, and shrinks with β"
     if beta == 0:
         np.testing.assert_allclose(x, biased_fixed_point(case, eta, K), rtol=1e-8, atol=1e-8)
 
