@@ -14,6 +14,7 @@ import torch
 
 import fewrounds as fr
 from fewrounds.engine.programs import How, Policy
+from fewrounds.methods.base import REGISTRY
 from problems import Case, classifier, quadratic
 
 ROUNDS = 9
@@ -40,6 +41,12 @@ def example_settings(cls: type[fr.Method]) -> dict[str, float]:
     """Small settings for any method: a value for every setting that has no default."""
     values = {"eta": 0.05, "K": 3, "b": 2}
     return {f.name: values[f.name] for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+
+
+def examples() -> list[fr.Method]:
+    """Every method in the registry, and every local step there is."""
+    solvers = [fr.InexactDANE(eta=0.05, K=3, b=2, mu=0.1, solver=solver) for solver in ("svrg", "sarah", "sgd")]
+    return [cls(**example_settings(cls)) for _, cls in sorted(REGISTRY.items())] + solvers
 
 
 def run(case: Case, method: fr.Method, rounds: int = ROUNDS, **options) -> fr.Result:

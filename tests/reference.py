@@ -311,9 +311,9 @@ def solved(
         return case.full(p, y) if index is None else case.gradient(p, y, index)
 
     y, y_before, v = x, x, own - tilt
-    for k, index in enumerate(batches):
+    for index in batches:
         if index is None:
-            step = (own if k == 0 else at(y, None)) - tilt + mu * (y - x)
+            step = at(y, None) - tilt + mu * (y - x)
         elif solver == "sgd":
             step = at(y, index) - tilt + mu * (y - x)
         elif solver == "svrg":

@@ -27,6 +27,9 @@ METHODS = [fr.method(name, **contract.example_settings(cls)) for name, cls in RE
     fr.MIME(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
     fr.MIMELite(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
     fr.CELSGD(eta=0.05, K=2, b=2, b_tilde=4, participants=2),
+    fr.FedGLOMO(eta=0.05, K=2, b=2, beta=1.0),
+    fr.CELSGD(eta=0.05, K=2, b=2, beta=1.0),
+    fr.InexactDANE(eta=0.05, K=3, b_tilde=4),
     fr.InexactDANE(eta=0.05, K=3, b=2, mu=0.1),
     fr.InexactDANE(eta=0.05, K=3, b=2, solver="sarah", b_tilde=4),
     fr.InexactDANE(eta=0.05, K=3, b=2, solver="sgd"),
@@ -134,12 +137,13 @@ def those_who_lack(rounds: list[list[int]]) -> int:
 
 
 def fedglomo(m, sizes, picked) -> Cost:
-    """x down and d up; from the second round on also x_{t-2} down, and d - d̂ up."""
+    """x down and d up; from the second round on also x_{t-2} down."""
     rounds = rounds_of(m, sizes, len(picked))
-    points = [(p, 1 if r == 0 else 2) for r, among in enumerate(rounds) for p in among]
+    points = [(p, 1 if r == 0 or m.beta == 1 else 2) for r, among in enumerate(rounds) for p in among]
     one = [g + 2 * (m.K - 1) * m.b for g in large(m, sizes)]
     gradients = [sum(n for q, n in points if q == p) * one[p] for p in range(len(sizes))]
-    return Cost(gradients, up=sum(n for _, n in points), down=len(points) + those_who_lack(rounds))
+    again = 0 if m.beta == 1 else those_who_lack(rounds)
+    return Cost(gradients, up=len(points), down=len(points) + again)
 
 
 def mime(m, sizes, picked) -> Cost:
@@ -162,16 +166,17 @@ def ce_lsgd(m, sizes, picked) -> Cost:
     gradients = [2 * (m.K - 1) * m.b * picked.count(p) for p in range(len(sizes))]
     for r, among in enumerate(rounds):
         for p in among:
-            gradients[p] += large(m, sizes)[p] if r == 0 else 2 * m.K * m.b
+            gradients[p] += large(m, sizes)[p] if r == 0 else (1 if m.beta == 1 else 2) * m.K * m.b
     took_part = sum(map(len, rounds))
-    return Cost(gradients, up=took_part + len(rounds), down=took_part + len(rounds) + those_who_lack(rounds))
+    again = 0 if m.beta == 1 else those_who_lack(rounds)
+    return Cost(gradients, up=took_part + len(rounds), down=took_part + len(rounds) + again)
 
 
 def inexact_dane(m, sizes, picked) -> Cost:
     """x down, the gradient up, h down, y up."""
     P, R = len(sizes), len(picked)
     if m.b is None:
-        solving = [(m.K - 1) * n for n in sizes]
+        solving = [(m.K - (m.b_tilde is None)) * n for n in sizes]
     else:
         solving = [m.K * m.b if m.solver == "sgd" else 2 * (m.K - 1) * m.b] * P
     return Cost([R * (g + s) for g, s in zip(large(m, sizes), solving, strict=True)], up=2 * P * R, down=2 * P * R)

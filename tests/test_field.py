@@ -101,11 +101,12 @@ def test_inexact_dane_with_svrg_is_mime_without_momentum(case_name: str) -> None
     np.testing.assert_allclose(dane, trace(case, fr.MIME(eta=0.05, K=3, b=2, beta=0.0), 10), **TIGHT)
 
 
-@pytest.mark.parametrize("case_name", CASES)
-def test_fedglomo_without_momentum_is_local_gd_on_full_batches(case_name: str) -> None:
-    case = CASES[case_name]()
-    one_step = trace(case, fr.FedGLOMO(eta=0.05, K=1, b=2, beta=1.0), 10)
-    np.testing.assert_allclose(one_step, trace(case, fr.LocalGD(eta=0.05, K=1), 10), **TIGHT)
+@pytest.mark.parametrize("K", [1, 4])
+def test_fedglomo_without_momentum_is_local_gd_on_full_batches(K: int) -> None:
+    """One sample a worker, so that every batch is full and the recursion is the gradient."""
+    case = per_worker_quadratic()
+    glomo = trace(case, fr.FedGLOMO(eta=0.05, K=K, b=2, beta=1.0), 10)
+    np.testing.assert_allclose(glomo, trace(case, fr.LocalGD(eta=0.05, K=K), 10), **TIGHT)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,28 @@ def test_inexact_dane_with_exact_solutions_follows_its_linear_iteration(mu: floa
         expected = x_star + np.linalg.matrix_power(shrink, t) @ (case.x0 - x_star)
         np.testing.assert_allclose(x[t], expected, rtol=1e-9, atol=1e-9)
     assert np.linalg.norm(x[3] - x_star) > 1e-4, "not yet converged, so the matrix is tested"
+
+
+@pytest.mark.parametrize("settings", [{}, {"b": 1}, {"b": 1, "solver": "sarah"}], ids=str)
+def test_inexact_dane_solves_the_stated_subproblem_where_gradients_are_sampled(settings: dict) -> None:
+    """f_p(y) - ⟨t - η_D h, y⟩ + (μ/2) ‖y - x‖² with t = ∇̃^(p)(x), of "svrg" and "sarah" ∇f_p(x), solved here directly.
+
+    All samples share the Hessian, so that steps on single samples do not wander.
+    """
+    case = quadratic(sizes=(8, 8, 8), shared_hessian=True)
+    mu, eta_dane = 0.4, 0.8
+    method = fr.InexactDANE(eta=0.3, K=200, mu=mu, eta_dane=eta_dane, b_tilde=4, **settings)
+    A, x = case.workers[0][0][0], case.x0
+    drawn = [Draws(0).generator("stage", 1, p).integers(8, size=4) for p in range(3)]
+    large = [case.gradient(p, x, index) for p, index in enumerate(drawn)]
+    h, ends = np.mean(large, axis=0), []
+    for p in range(3):
+        t = case.full(p, x) if settings else large[p]
+        # A (y - m_p) - t + η_D h + μ (y - x) = 0
+        m_p = x - np.linalg.solve(A, case.full(p, x))
+        ends.append(np.linalg.solve(A + mu * np.eye(5), A @ m_p + t - eta_dane * h + mu * x))
+    np.testing.assert_allclose(trace(case, method, 1)[-1], np.mean(ends, axis=0), rtol=1e-8, atol=1e-8)
+    assert np.linalg.norm(large[0] - case.full(0, x)) > 0.1, "or both readings would be the same"
 
 
 def test_equal_hessians_make_variance_reduced_local_steps_gradient_descent() -> None:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 import fewrounds as fr
-from contract import example_settings, run
+from contract import examples, run
 from fewrounds.engine import products
 from fewrounds.engine.loop import Loop, Programs
 from fewrounds.engine.products import Sum, take_out
 from fewrounds.engine.programs import How, Policy, _trace
-from fewrounds.methods.base import REGISTRY
 from problems import classifier
 
 ETA = torch.tensor(0.1, dtype=torch.float64)
@@ -104,11 +103,10 @@ def test_what_is_needed_is_left_alone(function: Callable[..., list[Tensor]], why
         taken(function, [ETA, W, A, B], may_overwrite)
 
 
-@pytest.mark.parametrize("name", sorted(set(REGISTRY)))
-def test_methods_take_the_same_steps(name: str) -> None:
+@pytest.mark.parametrize("method", examples(), ids=repr)
+def test_methods_take_the_same_steps(method: fr.Method) -> None:
     """One row a block, so that the gradients of the dense layers are products of matrices."""
-    cls = REGISTRY[name]
-    method, case = cls(**example_settings(cls)), classifier()
+    case = classifier()
     case.x0 = torch.from_numpy(case.x0)
     start = case.x0.clone()
     plain = run(case, method, compile=Policy(How.AS_IT_IS), rows_at_once=1)

@@ -31,7 +31,16 @@ def collect() -> pd.DataFrame:
     seconds = sum(
         (pd.Timestamp(one["ended"]) - pd.Timestamp(one["began"])).total_seconds() for one in records if "began" in one
     )
-    about = {"environment": grid["environment"], "chosen": grid["chosen"], "core_hours": round(seconds / 3600, 2)}
+    settings: dict[str, dict[str, Any]] = {}
+    for one in records:
+        if one["outcome"] != "failed":
+            settings.setdefault(one["data"]["source"], {})[one["train"]["method"]] = one["method_settings"]
+    about = {
+        "environment": grid["environment"],
+        "chosen": grid["chosen"],
+        "core_hours": round(seconds / 3600, 2),
+        "settings": settings,
+    }
     frame.to_parquet(HERE / "frame.parquet", index=False, compression="zstd")
     (HERE / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     return frame
@@ -44,7 +53,7 @@ def tables(frame: pd.DataFrame, about: dict[str, Any]) -> dict[str, Table]:
         own = where(frame, {"dataset": dataset})
         out[f"loss {dataset}"] = ends(own, about, dataset, "train_loss")
         out[f"accuracy {dataset}"] = ends(own, about, dataset, "test_accuracy")
-        out[f"cost {dataset}"] = costs(own)
+        out[f"cost {dataset}"] = costs(own, about["settings"][dataset])
     return out
 
 
@@ -56,8 +65,8 @@ def facts(frame: pd.DataFrame, about: dict[str, Any]) -> Table:
         ("commit", str(env["commit"])),
         ("runs", f"{runs['tuning']} to tune, {runs['report']} reported"),
         ("core hours", f"{about['core_hours']:g}"),
-        ("machine", f"{env['cpu']}, {env['cores']} cores"),
-        ("versions", f"Python {env['python']}, torch {env['torch']}"),
+        ("machine", str(env["machine"])),
+        ("versions", ", ".join(f"{name} {version}" for name, version in env["versions"].items())),
     ]
 
 
@@ -93,16 +102,20 @@ def ends(frame: pd.DataFrame, about: dict[str, Any], dataset: str, criterion: st
     return rows
 
 
-def costs(frame: pd.DataFrame) -> Table:
+def costs(frame: pd.DataFrame, settings: dict[str, dict[str, Any]]) -> Table:
     """What a round cost, counted: the mean over the rounds of a run."""
     last = last_rounds(frame)
     good = last[(last["outcome"] == "finished") & (last["q"] == last["q"].min())]
     rows: Table = [("method", "K", "b", "b̃", "gradients per worker and round", "vectors up / down a round")]
     for method in methods_of(good):
         one = where(good, {"method": method}).iloc[0]
-        settings = [f"{one[key]:g}" if key in one and pd.notna(one[key]) else "" for key in ("K", "b", "b_tilde")]
+        own = settings[method]
+        large = "" if "b_tilde" not in own else str(own["b_tilde"] or "all data")
         up, down = (one[key] / one["round"] for key in ("vectors_up", "vectors_down"))
-        rows.append((label_of(method), *settings, f"{one['gradients_per_worker'] / one['round']:.1f}", f"{up:.1f} / {down:.1f}"))
+        spent = f"{one['gradients_per_worker'] / one['round']:.1f}"
+        rows.append(
+            (label_of(method), str(own.get("K") or ""), str(own.get("b") or ""), large, spent, f"{up:.1f} / {down:.1f}")
+        )
     return rows
 
 

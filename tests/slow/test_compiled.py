@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import fewrounds as fr
-from contract import example_settings, run
+from contract import examples, run
 from fewrounds.engine import products
 from fewrounds.engine.programs import How, Policy
-from fewrounds.methods.base import REGISTRY
 from problems import classifier, quadratic
 
 pytestmark = pytest.mark.slow
@@ -22,12 +21,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@pytest.mark.parametrize("name", sorted(set(REGISTRY)))
-def test_compiled_steps_are_the_steps(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", examples(), ids=repr)
+def test_compiled_steps_are_the_steps(method: fr.Method, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWROUNDS_HOME", str(cache))
     monkeypatch.setattr(products, "LARGE", 1)  # with one row, the gradients of layers are added in place
-    cls = REGISTRY[name]
-    method = cls(**example_settings(cls))
     for case, rows in ((classifier(), 3), (classifier(), 1), (quadratic(), 3)):
         plain = run(case, method, compile=Policy(How.AS_IT_IS), rows_at_once=rows)
         compiled = run(case, method, compile=True, rows_at_once=rows)

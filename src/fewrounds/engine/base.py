@@ -59,6 +59,8 @@ class BaseEngine(ABC):
         """Workers that are gone, and why. Only an engine that can do without some puts any here."""
         self.round = 0
         self.picked = -1
+        self._among: Sequence[int] | None = None
+        """Among whom a worker was picked last."""
         self.committed = Committed(Ledger(gradients=(0,) * len(self.sizes), vector_bytes=vector_bytes))
         self._everyone = frozenset(range(len(self.sizes)))
         self._given: dict[int, tuple[Tensor, frozenset[int]]] = {}
@@ -92,6 +94,7 @@ class BaseEngine(ABC):
         return self._figures(p, task, vectors, {"count": count, **settings}, count)
 
     def pick(self, among: Sequence[int] | None = None) -> int:
+        self._among = among
         able = [p for p in (among or range(len(self.sizes))) if p not in self.absent]
         able = able or [p for p in range(len(self.sizes)) if p not in self.absent]
         share = self.share(able)

@@ -90,7 +90,7 @@ class Method(ABC):
 
     @classmethod
     def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        """What `for_budget` sets besides K and b, unless it is given."""
+        """What `for_budget` sets besides K and b, unless it is given; the budget is that of one who takes part."""
         return {}
 
     def stage_rounds(self, sizes: Sequence[float]) -> int:

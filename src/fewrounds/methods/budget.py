@@ -51,7 +51,9 @@ def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper
     if mode not in ("paper", "strict"):
         raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
     cls = method_class(name)
-    fixed = {**cls.also_for_budget(budget, strict=mode == "strict"), **fixed}
+    # in a round that not all take part in, those who do may spend the share of the others
+    each = budget * len(sizes) // (fixed.get("participants") or len(sizes)) if mode == "strict" else budget
+    fixed = {**cls.also_for_budget(each, strict=mode == "strict"), **fixed}
     has = {field.name for field in dataclasses.fields(cls)}
     free = _free_setting(name, cls.local, has, fixed)
     if free == "K" and "b" in has:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, State, check_participants, register
 from fewrounds.methods.stages import check_b_tilde, stage_gradient
-from fewrounds.methods.tasks import local_routine
+from fewrounds.methods.tasks import local_routine, sample_gradient
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class CELSGD(Method):
         among = engine.participants(self.participants)
         if engine.round == 1:
             v = stage_gradient(engine, s.x, self.b_tilde, among=among)
+        elif self.beta == 1:
+            v = engine.mean(sample_gradient, s.x, among=among, n=self.K * self.b, purpose="change")
         else:
             kept = 1 - self.beta
             # ṽ_t = mean_p [g_t(x_{t-1}) - (1 - β) g_t(x_{t-2})] + (1 - β) ṽ_{t-1}
@@ -66,8 +68,8 @@ class CELSGD(Method):
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         # of every round but the first; Local-Routine takes K - 1 differences at one worker
-        taking_part = self.participants or len(sizes)
-        return 2 * (self.K * taking_part + self.K - 1) * self.b / len(sizes)
+        taking_part, points = self.participants or len(sizes), 1 if self.beta == 1 else 2
+        return (points * self.K * taking_part + 2 * (self.K - 1)) * self.b / len(sizes)
 
     @classmethod
     def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:

@@ -5,10 +5,11 @@
              and the same from x_{t-2}, on the same samples: ŵ_K
              d = x_{t-1} - w_K,   d̂ = x_{t-2} - ŵ_K
     server:  u_t = β mean_p d + (1 - β) (u_{t-1} + mean_p [d - d̂]),   x_t = x_{t-1} - u_t
-    in the first round u_1 = mean_p d, and nothing starts from x_{-1}
+    in the first round u_1 = mean_p d, and nothing starts from x_{-1}; nor with β = 1
 
 d is to the server what a gradient is to STORM. It is K local steps, bias and all: with full gradients the fixed point
-is that of Local GD. With participants = m, a round's means are over m workers drawn uniformly, as published.
+is that of Local GD. Workers send d - (1 - β) d̂, one vector; the publication sends d and d - d̂, each compressed.
+With participants = m, a round's means are over m workers drawn uniformly, as published.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class FedGLOMO(Method):
 
     def round(self, s: FedGLOMOState, engine: Engine) -> FedGLOMOState:
         among = engine.participants(self.participants)
-        how = {"eta": self.eta, "K": self.K, "b": self.b, "n": sampled(self.b_tilde, engine.sizes)}
-        if engine.round == 1:
+        how: dict[str, Any] = {"eta": self.eta, "K": self.K, "b": self.b, "n": sampled(self.b_tilde, engine.sizes)}
+        kept = 1 - self.beta
+        if engine.round == 1 or not kept:
             u = engine.mean(local_change, s.x, among=among, **how)
         else:
-            d, change = engine.mean(local_changes, s.x, s.x_prev, among=among, **how)
-            # u_t = β mean_p d + (1 - β) (u_{t-1} + mean_p [d - d̂])
-            u = self.beta * d + (1 - self.beta) * (s.u + change)
+            # u_t = mean_p [d - (1 - β) d̂] + (1 - β) u_{t-1}
+            u = engine.mean(fading_local_change, s.x, s.x_prev, among=among, kept=kept, **how) + kept * s.u
         return FedGLOMOState(x=s.x - u, x_prev=s.x, u=u)
 
     def check(self, sizes: Sequence[float]) -> None:
@@ -66,7 +67,7 @@ class FedGLOMO(Method):
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         one = large_batch(self.b_tilde, sizes) + 2 * (self.K - 1) * self.b
-        return 2 * one * (self.participants or len(sizes)) / len(sizes)
+        return (1 if self.beta == 1 else 2) * one * (self.participants or len(sizes)) / len(sizes)
 
     @classmethod
     def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
@@ -78,9 +79,9 @@ def local_change(rows: Rows, x: Tensor, *, eta: float, K: int, b: int, n: int | 
     return x - local_routine(rows, x, large_gradient(rows, x, n=n), eta=eta, K=K, b=b)
 
 
-def local_changes(
-    rows: Rows, x: Tensor, x_prev: Tensor, *, eta: float, K: int, b: int, n: int | None
-) -> tuple[Tensor, Tensor]:
-    """d and d - d̂: draws are named by round and purpose, so both have the same samples."""
+def fading_local_change(
+    rows: Rows, x: Tensor, x_prev: Tensor, *, eta: float, K: int, b: int, n: int | None, kept: float
+) -> Tensor:
+    """d - (1 - β) d̂: draws are named by round and purpose, so both have the same samples."""
     d = local_change(rows, x, eta=eta, K=K, b=b, n=n)
-    return d, d - local_change(rows, x_prev, eta=eta, K=K, b=b, n=n)
+    return d - kept * local_change(rows, x_prev, eta=eta, K=K, b=b, n=n)

@@ -6,13 +6,15 @@
     x_t = mean_p y^(p)
 
 η_D (eta_dane) and μ (mu) are the AIDE paper's η and μ; η is the solver's step size. Two aggregations a round.
-With b = None a step is one of gradient descent, over all data of the worker. Else it has b samples, and the solver is
+With b = None a step is one of gradient descent on F^(p). Else it has b samples, and the solver is
 
     "svrg":   y ← y - η [g(y) - g(x_{t-1}) + η_D h + μ (y - x_{t-1})]
     "sarah":  v ← v + g(y) - g(y_prev) + μ (y - y_prev),  y ← y - η v,  v = η_D h at first
     "sgd":    y ← y - η [g(y) - ∇̃^(p)(x_{t-1}) + η_D h + μ (y - x_{t-1})]
 
-The first step of all but "sgd" is x_{t-1} - η η_D h: the difference is 0 there.
+"svrg" and "sarah" have no use for ∇̃^(p): theirs is F^(p) with ∇f_p(x_{t-1}) in its place, which is the same unless b̃
+is less than the data. Their first step is x_{t-1} - η η_D h, since the difference is 0; so is that of gradient descent
+if ∇̃^(p) is ∇f_p(x_{t-1}).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, State, mean_size, register
-from fewrounds.methods.stages import check_b_tilde, large_batch, stage_gradient
+from fewrounds.methods.stages import check_b_tilde, is_full, large_batch, stage_gradient
 
 
 @register("inexact-dane")
@@ -51,7 +53,8 @@ class InexactDANE(Method):
         h = self.eta_dane * stage_gradient(engine, s.x, self.b_tilde, stash=own)
         how: dict[str, Any] = {"eta": self.eta, "mu": self.mu, "K": self.K}
         if self.b is None:
-            return State(x=engine.mean(by_gradient_descent, s.x, h, **how))
+            known = is_full(self.b_tilde, engine.sizes)
+            return State(x=engine.mean(by_gradient_descent, s.x, h, known=known, **how))
         return State(x=engine.mean(SOLVERS[self.solver], s.x, h, b=self.b, **how))
 
     def check(self, sizes: Sequence[float]) -> None:
@@ -60,7 +63,7 @@ class InexactDANE(Method):
 
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         if self.b is None:
-            solving = (self.K - 1) * mean_size(sizes)
+            solving = (self.K - is_full(self.b_tilde, sizes)) * mean_size(sizes)
         else:
             solving = self.K * self.b if self.solver == "sgd" else 2 * (self.K - 1) * self.b
         return large_batch(self.b_tilde, sizes) + solving
@@ -70,9 +73,10 @@ class InexactDANE(Method):
         return {"b_tilde": max(1, budget // 2) if strict else budget}
 
 
-def by_gradient_descent(rows: Rows, x: Tensor, h: Tensor, *, eta: float, mu: float, K: int) -> Tensor:
-    y, tilt = x - eta * h, h - rows.memory.stashed("gradient")
-    for _ in range(K - 1):
+def by_gradient_descent(rows: Rows, x: Tensor, h: Tensor, *, eta: float, mu: float, K: int, known: bool) -> Tensor:
+    """`known`: ∇f_p(x) is what was stashed."""
+    y, tilt = x - eta * h if known else x, h - rows.memory.stashed("gradient")
+    for _ in range(K - known):
         y = y - eta * (rows.full_gradient(y) + tilt + mu * (y - x))
     return y
 

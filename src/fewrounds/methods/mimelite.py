@@ -4,7 +4,8 @@
     y_k^(p) = y_{k-1}^(p) - η [(1 - β) g_k(y_{k-1}^(p)) + β m_{t-1}],  k = 1 … K
     x_t = mean_p y_K^(p),   m_t = (1 - β) mean_p ∇̃^(p)(x_{t-1}) + β m_{t-1}   (∇̃: all data, or b̃ samples)
 
-One aggregation a round, of y_K^(p) and ∇̃^(p). With β = 0 it is Local SGD, with its bias.
+One aggregation a round, of y_K^(p) and ∇̃^(p). With β = 0 it is Local SGD, with its bias
+(which costs less: it has no use for ∇̃).
 With participants = m, both means are over m workers drawn uniformly, as published.
 """
 

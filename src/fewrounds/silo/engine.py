@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import secrets
 import time
@@ -124,6 +125,8 @@ class SiloEngine(BaseEngine):
             for p in [p for p in self.absent if self._welcome(p)]:
                 del self.absent[p]
                 self._sent[p] = {}
+                held = tuple((vector, have - {p}) for vector, have in self.committed.held)
+                self.committed = dataclasses.replace(self.committed, held=held)
             self._tried = time.monotonic()
         self._numbers = {key: entry for key, entry in self._numbers.items() if entry[2] >= round - 1}
         self._sent = {p: {n: used for n, used in own.items() if used >= round - 1} for p, own in self._sent.items()}
@@ -133,23 +136,24 @@ class SiloEngine(BaseEngine):
 
     def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
         wanted = [p for p in among if p not in self.absent]
-        if not wanted:
-            raise SiteLostError(f"round {self.round}: every site that takes part is lost")
         replies = self._run(task, vectors, settings, wanted)
+        while not replies:  # all who were to take part are lost: others are drawn in their place
+            wanted = list(self.participants(min(len(among), len(self.present))) or self.present)
+            self._send(vectors, wanted)
+            replies = self._run(task, vectors, settings, wanted)
         share = self.share(list(replies))
         total: Parts | None = None
         for p, parts in replies.items():
             own = tuple(part * (self.weights[p] / share) for part in parts)
             total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
-        if total is None:
-            raise SiteLostError(f"round {self.round}: every site that takes part is lost")
+        assert total is not None, "_ask refuses to go on with no site at all"
         return total
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         while True:
             if p not in self.absent and (found := self._run(task, vectors, settings, [p])):
                 return found[p]
-            p = self.pick()  # the one that was drawn is gone
+            p = self.pick(self._among)  # the one that was drawn is gone
             self._send(vectors, [p])
 
     def _figures(

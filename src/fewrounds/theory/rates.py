@@ -140,7 +140,7 @@ TABLE = (
     Row(
         "inexact-dane",
         "",
-        "convexity, μ ≥ 2ζ, full gradients and solved subproblems",
+        "convexity, μ ≥ 2ζ, full gradients, solved subproblems, the best worker's model",
         lambda c: {"heterogeneity": _bend(c)},
     ),
     Row("pr-spider", "", "", lambda c: {"steps": _steps(c)}),
@@ -160,8 +160,8 @@ TABLE = (
         "",
         "bounded gradient heterogeneity",
         lambda c: {
-            "steps": _steps(c) / c.budget,
-            "noise": _steps(c) * c.bound / math.sqrt(c.epsilon) / c.P**0.75,
+            "start": c.bound**2 / c.epsilon,
+            "drift": _bend(c) * c.bound / math.sqrt(c.epsilon),
             "heterogeneity": _bend(c),
         },
     ),
