@@ -217,6 +217,75 @@ def test_a_new_worker_is_drawn_when_the_picked_one_is_lost(tmp_path: Path) -> No
     assert torch.isfinite(found.x).all()
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        fr.SARAH(eta=0.05, b=2, T=20),
+        fr.SVRG(eta=0.05, b=2, T=20),
+        fr.FedGLOMO(eta=0.05, K=2, b=2),
+        fr.CELSGD(eta=0.05, K=2, b=2),
+    ],
+    ids=lambda m: m.name,
+)
+def test_a_site_that_is_back_has_nothing_and_is_sent_all(tmp_path: Path, method: fr.Method) -> None:
+    """These methods use a vector again in the next round, which a site that was away does not have."""
+    case = classifier()
+
+    class Flaky(NearSites):
+        def ask(self, message: dict, workers) -> dict:
+            self.asked = [*getattr(self, "asked", []), message["do"]]
+            # not while a task is sent, so that nothing is on its way that does not arrive; and not at the start
+            gone = message["do"] == "evaluate" and self.asked.count("evaluate") > 1
+            self.lost = {1} if gone else set()
+            if gone:
+                self.restart([1])
+            replies = super().ask(message, workers)
+            self.lost = set()
+            return replies
+
+    near = Flaky(case, tmp_path)
+    found = run(near, case, method, 9, least=2, retry_seconds=0, evaluate_every=1)
+    assert found.ledger.missed == (0, 0, 0), "it was away between rounds only"
+    assert near.bytes == found.ledger.bytes_up + found.ledger.bytes_down
+
+
+def test_others_take_part_where_all_who_were_drawn_are_lost(tmp_path: Path) -> None:
+    case = classifier()
+
+    class Losing(NearSites):
+        def ask(self, message: dict, workers) -> dict:
+            if message["do"] == "task" and message["round"] == 3 and not self.lost:
+                self.lost = set(workers)
+            return super().ask(message, workers)
+
+    losing = Losing(case, tmp_path)
+    found = run(losing, case, fr.MIME(eta=0.05, K=2, b=2, participants=1), 6, least=1)
+    assert sum(n > 0 for n in found.ledger.missed) == 1
+    assert torch.isfinite(found.x).all()
+    assert found.ledger.rounds == 6
+
+
+def test_in_place_of_a_lost_one_another_of_those_who_take_part_is_picked(tmp_path: Path) -> None:
+    case = classifier()
+    method = fr.CELSGD(eta=0.05, K=2, b=2, participants=2)
+    near = NearSites(case, tmp_path)
+    picked = alone(case, method).history["picked"].tolist()
+    took: dict[str, list[int]] = {"change": [], "routine": []}
+
+    def watch(p: int, message: dict, reply: dict) -> dict:
+        if message.get("round") == 4:
+            task = str(message.get("task"))
+            took["change" if "fading_change" in task else "routine"].append(p)
+            if "fading_change" in task and len(took["change"]) == 2:
+                near.lost.add(picked[4])
+        return reply
+
+    near.spoil = watch
+    run(near, case, method, 4, least=1, evaluate_every=4)
+    (other,) = set(took["change"]) - {picked[4]}
+    assert took["routine"] == [other]
+
+
 def test_sites_that_do_not_agree_are_named(tmp_path: Path) -> None:
     case = classifier()
     for what, definition, message in (
