@@ -245,7 +245,7 @@ def test_a_site_that_is_back_has_nothing_and_is_sent_all(tmp_path: Path, method:
 
     near = Flaky(case, tmp_path)
     found = run(near, case, method, 9, least=2, retry_seconds=0, evaluate_every=1)
-    assert found.ledger.missed == (0, 0, 0), "it was away between rounds only"
+    assert not any(found.ledger.missed), "it was away between rounds only"
     assert near.bytes == found.ledger.bytes_up + found.ledger.bytes_down
 
 
