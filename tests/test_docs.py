@@ -61,7 +61,13 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in COMMANDS}))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page == "README.md" else pytest.mark.slow)
+        for page in sorted({page for page, _ in COMMANDS})
+    ],
+)
 def test_the_commands_of_a_page_run_top_down(page: str, tmp_path: Path) -> None:
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     for _, command in [c for c in COMMANDS if c[0] == page]:

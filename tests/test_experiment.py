@@ -192,6 +192,7 @@ def test_rates_that_diverge_stop_early_and_are_not_chosen(tmp_path: Path) -> Non
     assert set(frame.query("role == 'report'")["eta"]) == {0.05}
 
 
+@pytest.mark.slow
 def test_a_cell_in_which_every_rate_diverges_says_so_everywhere(tmp_path: Path) -> None:
     text = SMALL.replace("eta = [0.05, 0.2]", "eta = [1e30, 1e35]").replace("q = [0.1, 0.85]", "q = 0.5")
     done = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out")
@@ -315,7 +316,7 @@ def test_step_sizes_that_another_experiment_chose(finished: Path, tmp_path: Path
     assert "\n0 single-sample gradients to compute" in known.stdout, "all of them are there"
     asked = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--set", "partition.q=0.5")
     assert asked.returncode == 2
-    assert f"train.eta_from = '{finished}': no step size was chosen there for local-sgd q=0.5" in asked.stderr
+    assert f"train.eta_from = '{finished}': no step size was chosen there for local-sgd digits q=0.5" in asked.stderr
 
 
 def test_settings_of_a_method_and_further_rates_are_axes(tmp_path: Path) -> None:

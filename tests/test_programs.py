@@ -71,6 +71,7 @@ def test_compiled_steps_are_the_steps_and_are_kept(
     torch.testing.assert_close(again.trace, run(other, Policy(How.AS_IT_IS)).trace, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_damaged_package_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWROUNDS_HOME", str(tmp_path))
     built: list[Path] = []

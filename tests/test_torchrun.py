@@ -170,6 +170,7 @@ def test_without_torchrun_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="mpi")
 
 
+@pytest.mark.slow
 def test_an_experiment_under_torchrun(tmp_path: Path) -> None:
     """The command itself, with every run trained by three ranks; the same frame as without."""
     from experiments import SMALL, fewrounds, tidy, write
