@@ -69,6 +69,22 @@ def test_the_paper_mode_overspends_for_two_point_methods() -> None:
     assert cost["bvr-l-sgd"] == (5000 + 5 * 2048) / 6 + 2 * 63 * 16 / 10
 
 
+@pytest.mark.parametrize("budget", [256, 512, 1024])
+def test_methods_of_one_point_have_the_papers_settings_in_strict_mode(budget: int) -> None:
+    """On CIFAR-10: so part e of results/ takes their runs from part a."""
+    for name in ("minibatch-sgd", "local-sgd", "scaffold"):
+        paper, strict = (fr.for_budget(name, budget, workers=CIFAR, mode=mode, eta=0.1) for mode in ("paper", "strict"))
+        assert paper == strict
+
+
+@pytest.mark.parametrize(("participants", "b_tilde"), [(None, 128), (5, 256), (1, 1280)])
+def test_half_of_the_budget_is_for_large_batches(participants: int | None, b_tilde: int) -> None:
+    """Those who take part may spend the share of the others."""
+    method = fr.for_budget("mime", 256, workers=CIFAR, mode="strict", eta=0.1, participants=participants)
+    assert method.b_tilde == b_tilde
+    assert 0.8 * 256 < method.gradients_per_round([5000] * 10) <= 256
+
+
 def test_fixed_settings_are_kept() -> None:
     method = fr.for_budget("bvr-l-sgd", 256, workers=SMALL, eta=0.1, b=4, b_tilde=20, form="theory")
     assert (method.K, method.b, method.b_tilde, method.form) == (64, 4, 20, "theory")
