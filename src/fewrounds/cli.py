@@ -70,6 +70,28 @@ def report(folder: Annotated[Path, typer.Argument(help="A folder of results.", s
 
 
 @app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="A folder of results.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The file to write (Parquet).", show_default=False)],
+) -> None:
+    """Write a folder of results as one Parquet file, to keep, send or commit; it may be unfinished."""
+    from fewrounds.experiment.archive import pack
+
+    print(f"{pack(folder, file)} runs in {file}, {file.stat().st_size / 1e6:.2g} MB")
+
+
+@app.command()
+def unpack(
+    file: Annotated[Path, typer.Argument(help="A file that `fewrounds pack` wrote.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The folder of results to put them in.", show_default=False)],
+) -> None:
+    """Put the runs of a packed file into a folder of results; `fewrounds run` then goes on from there."""
+    from fewrounds.experiment.archive import unpack
+
+    print(f"{unpack(file, folder)} runs put in {folder}")
+
+
+@app.command()
 def measure(file: File, output: Output = None, sets: Sets = None) -> None:
     """Measure how heterogeneous, smooth and noisy an experiment's problems are, at the start and along a training."""
     _refuse_ranks("measure")

@@ -144,17 +144,36 @@ class Store:
             raise ResultsError(f"{self.folder / 'grid.json'} cannot be read: {error}") from None
         return content
 
+    def ended(self, grid: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """The records of the grid's runs that have finished or diverged."""
+        found = {run: self.record(run) for run in grid["runs"]}
+        return {run: record for run, record in found.items() if record is not None and record["outcome"] in DONE}
+
 
 def load_results(folder: str | Path) -> pandas.DataFrame:
-    """One tidy frame over all runs of an experiment: a row per evaluated round, the settings in columns."""
+    """One tidy frame over all runs of an experiment: a row per evaluated round, the settings in columns.
+
+    `folder` is a folder of results, or a file that `fewrounds pack` made of one.
+    """
+    if Path(folder).is_file():
+        from fewrounds.experiment.archive import read
+
+        return read(Path(folder))[0]
+    store = Store(folder)
+    grid = store.grid()
+    records = store.ended(grid)
+    return tidy(store.folder, grid, records, {run: store.history(run) for run in records})
+
+
+def tidy(
+    where: Path, grid: dict[str, Any], records: dict[str, dict[str, Any]], histories: dict[str, pandas.DataFrame]
+) -> pandas.DataFrame:
+    """The histories of ended runs under each other, with what is known of each run in columns."""
     import pandas
 
-    store = Store(folder)
     frames = []
-    for run, spec in store.grid()["runs"].items():
-        record = store.record(run)
-        if record is None or record["outcome"] not in DONE:
-            continue
+    for run, record in records.items():
+        spec = grid["runs"][run]
         columns = {
             "run": run,
             "role": spec["role"],
@@ -162,9 +181,9 @@ def load_results(folder: str | Path) -> pandas.DataFrame:
             **{key: spec["train"][key] for key in ("eta", "seed")},
             **{key: record[key] for key in ("K", "b", "workers", "outcome")},
         }
-        frames.append(store.history(run).assign(**columns))
+        frames.append(histories[run].assign(**columns))
     if not frames:
-        raise ResultsError(f"{store.folder} has no finished run yet")
+        raise ResultsError(f"{where} has no finished run yet")
     frame = pandas.concat(frames, ignore_index=True)
     floats = dict.fromkeys(("q", "alpha", "eta", "l2"), "float64")
     whole = dict.fromkeys(("K", "b", "budget", "shards_per_worker", "classes_per_worker"), "Int64")
