@@ -51,10 +51,13 @@ def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper
     if mode not in ("paper", "strict"):
         raise SettingError(f"mode = {mode!r}: must be 'paper' or 'strict'")
     cls = method_class(name)
-    # in a round that not all take part in, those who do may spend the share of the others
-    each = budget * len(sizes) // (fixed.get("participants") or len(sizes)) if mode == "strict" else budget
-    fixed = {**cls.also_for_budget(each, strict=mode == "strict"), **fixed}
     has = {field.name for field in dataclasses.fields(cls)}
+    each = budget
+    if mode == "strict" and "participants" in has and fixed.get("participants") is not None:
+        # in a round that not all take part in, those who do may spend the share of the others
+        each = budget * len(sizes) // whole_number(f"{name}: participants", fixed["participants"])
+    if "b" not in fixed or fixed["b"] is not None:  # who takes full gradients has no use for a large batch beside them
+        fixed = {**cls.also_for_budget(each, strict=mode == "strict"), **fixed}
     free = _free_setting(name, cls.local, has, fixed)
     if free == "K" and "b" in has:
         # The theory wants b ≤ √budget; at the paper's budgets (256 and more) that is 16 and over.

@@ -7,7 +7,7 @@
 
 β is the share that is forgotten in a round. With β = 0 and a full first gradient these are the rounds of a single stage
 of BVR-L-SGD; with β = 1, ṽ is a fresh minibatch gradient every round.
-With participants = m, the means are over m workers drawn uniformly, and p̂ is one of them, as published.
+With participants = m, the means are over m workers drawn uniformly, and p̂ is one of them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class CELSGD(Method):
 
     @classmethod
     def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        return {"b_tilde": budget}
+        # in strict mode Local-Routine's 2 (K - 1) b at one worker must find room beside it in the first round
+        return {"b_tilde": max(1, budget // 2) if strict else budget}
 
 
 def fading_change(rows: Rows, x: Tensor, x_prev: Tensor, *, n: int, kept: float) -> Tensor:
