@@ -69,6 +69,47 @@ def test_the_paper_mode_overspends_for_two_point_methods() -> None:
     assert cost["bvr-l-sgd"] == (5000 + 5 * 2048) / 6 + 2 * 63 * 16 / 10
 
 
+STRICT = {
+    # K, b, b̃ at a budget of 256 and 10 workers of 5,000, each the greatest that fits, by hand:
+    "svrg": {"b": 87, "b_tilde": None},  # T = 59: (5000 + 58·174)/59 = 255.8; b = 88 has T = 58 and costs 259.2
+    "pr-spider": {"K": 5, "b": 16, "b_tilde": None},  # T = 64: (5000 + 63·160)/64 = 235.6; K = 6: 54, 282.2
+    "inexact-dane": {"K": 5, "b": 16, "b_tilde": 128},  # 128 + 2·4·16 = 256
+    "mime": {"K": 5, "b": 16, "b_tilde": 128},
+    "mimelite": {"K": 8, "b": 16, "b_tilde": 128},  # 128 + 8·16 = 256
+    "fedglomo": {"K": 3, "b": 16, "b_tilde": 64},  # 2·64 + 4·2·16 = 256
+    "ce-lsgd": {"K": 7, "b": 16, "b_tilde": 128},  # 2·7·16 + 2·6·16/10 = 243.2; K = 8: 278.4
+}
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_the_rules_of_the_other_methods(name: str) -> None:
+    """What the paper did not run: in paper mode K = 𝓑/16, b = 16 and b̃ = 𝓑 where there is one every round."""
+    strict = fr.for_budget(name, 256, workers=CIFAR, mode="strict", eta=0.1).settings()
+    assert {key: strict[key] for key in STRICT[name]} == STRICT[name]
+    paper = fr.for_budget(name, 256, workers=CIFAR, eta=0.1).settings()
+    if name == "svrg":
+        assert (paper["b"], paper["b_tilde"]) == (256, None)
+    else:
+        assert (paper["K"], paper["b"]) == (16, 16)
+        assert paper["b_tilde"] == (None if name == "pr-spider" else 256)
+
+
+LARGE = [np.zeros((n, 2)) for n in (2000, 3000)]
+
+
+@pytest.mark.parametrize("participants", [None, 1])
+@pytest.mark.parametrize("name", ["local-sgd", "scaffold", "fedglomo", "mime", "mimelite", "ce-lsgd"])
+def test_strict_holds_where_not_all_data_fit_and_not_all_take_part(name: str, participants: int | None) -> None:
+    """In every single round, its first included, and with any number of rounds. (272 is where CE-LSGD once overspent.)"""
+    problem = fr.Problem(loss=lambda x, z: 0.5 * ((x - z) ** 2).sum(1).mean(), dim=2)
+    fixed = {} if participants is None else {"participants": participants}
+    method = fr.for_budget(name, 272, workers=LARGE, mode="strict", eta=0.01, **fixed)
+    history = fr.train(problem, LARGE, method, 12, evaluate_every=1, progress=False).history
+    spent = history["gradients_per_worker"].diff().dropna()
+    assert (spent <= 272).all(), spent.tolist()
+    assert history["gradients_per_worker"].iloc[-1] > 12 * 272 * 0.7
+
+
 @pytest.mark.parametrize("budget", [256, 512, 1024])
 def test_methods_of_one_point_have_the_papers_settings_in_strict_mode(budget: int) -> None:
     """On CIFAR-10: so part e of results/ takes their runs from part a."""
@@ -110,6 +151,9 @@ def test_fixed_settings_are_kept() -> None:
         (lambda: fr.for_budget("local-sgd", 64, workers=[3], eta=0.1), "worker 0 is a int: expected an array"),
         (lambda: fr.for_budget("local-sgd", 64, workers=[np.zeros((0, 2))], eta=0.1), "worker 0 has no samples"),
         (lambda: fr.for_budget("local-sgd", 64, workers=SMALL, eta=0.1, KK=1), "local-sgd has no setting 'KK'"),
+        (lambda: fr.for_budget("mime", 64, workers=SMALL, eta=0.1, mode="strict", participants="two"), "mime: participants = 'two': must be a whole number"),
+        (lambda: fr.for_budget("mime", 64, workers=SMALL, eta=0.1, mode="strict", participants=1.5), "mime: participants = 1.5: must be a whole number"),
+        (lambda: fr.for_budget("svrg", 64, workers=SMALL, eta=0.1, mode="strict", participants=2), "svrg has no setting 'participants'"),
     ],
 )  # fmt: skip
 def test_bad_budgets_are_named(call, message: str) -> None:
@@ -123,6 +167,13 @@ def test_strict_finds_settings_whose_steps_cost_less_than_they_seem() -> None:
     assert fr.for_budget("local-gd", 100, workers=ten, eta=0.1, k_hat="random", mode="strict").K == 19
     # with T = 1 every round starts a stage: 10 + 2 (K - 1) b ≤ 100 allows K = 46 at b = 1
     assert fr.for_budget("bvr-l-sgd", 100, workers=ten, eta=0.1, b=1, T=1, mode="strict").K == 46
+
+
+def test_who_takes_full_gradients_pays_for_no_large_batch_beside_them() -> None:
+    workers = [np.zeros((144, 2))] * 2
+    method = fr.for_budget("inexact-dane", 200, workers=workers, mode="strict", eta=0.1, b=None)
+    assert (method.K, method.b_tilde) == (1, None)
+    assert method.gradients_per_round([144, 144]) == 144
 
 
 def test_a_function_that_loads_workers_will_do() -> None:

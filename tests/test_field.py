@@ -189,6 +189,7 @@ def test_fedglomo_carries_the_momentum_over() -> None:
     [
         fr.SVRG(eta=0.3, b=2),
         fr.PRSPIDER(eta=0.1, K=4, b=2),
+        fr.PRSPIDER(eta=0.1, K=4, b=2, T=6),
         fr.MIME(eta=0.1, K=4, b=2),
         fr.MIME(eta=0.1, K=4, b=2, beta=0.0),
         fr.CELSGD(eta=0.1, K=4, b=2),
@@ -249,6 +250,28 @@ def test_inexact_dane_with_exact_solutions_follows_its_linear_iteration(mu: floa
         expected = x_star + np.linalg.matrix_power(shrink, t) @ (case.x0 - x_star)
         np.testing.assert_allclose(x[t], expected, rtol=1e-9, atol=1e-9)
     assert np.linalg.norm(x[3] - x_star) > 1e-4, "not yet converged, so the matrix is tested"
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0])
+def test_what_the_rate_of_inexact_dane_rests_on(mu: float) -> None:
+    """Round by round and worker by worker: f(y) ≤ f(x) - (μ - ζ)/2 ‖y - x‖² and ‖∇f(y)‖ ≤ (μ + ζ) ‖y - x‖."""
+    case = quadratic()
+    As, ms = curvatures(case)
+    A, x_star = np.mean(As, axis=0), optimum(case)
+    zeta = max(np.linalg.norm(A_p - A, 2) for A_p in As)  # ‖∇²f_p - ∇²f‖ is what the argument needs
+    mu = mu * 2 * zeta
+
+    def above(x: np.ndarray) -> float:  # f(x) - f*
+        return 0.5 * (x - x_star) @ A @ (x - x_star)
+
+    xs = trace(case, fr.InexactDANE(eta=0.6, K=400, mu=mu), 4)
+    for x, after in zip(xs[:-1], xs[1:], strict=True):
+        ys = [x - np.linalg.solve(A_p + mu * np.eye(5), A @ (x - x_star)) for A_p in As]
+        np.testing.assert_allclose(after, np.mean(ys, axis=0), rtol=1e-9, atol=1e-9)
+        for y in ys:
+            far = np.linalg.norm(y - x)
+            assert above(y) <= above(x) - (mu - zeta) / 2 * far**2 + 1e-12
+            assert np.linalg.norm(A @ (y - x_star)) <= (mu + zeta) * far + 1e-12
 
 
 @pytest.mark.parametrize("settings", [{}, {"b": 1}, {"b": 1, "solver": "sarah"}], ids=str)
@@ -323,17 +346,20 @@ def run_on_stream(method: fr.Method) -> fr.Result:
 
 
 @pytest.mark.parametrize(
-    "method",
-    [
-        fr.SVRG(eta=0.1, b=2, b_tilde=8),
-        fr.PRSPIDER(eta=0.1, K=2, b=2, b_tilde=8),
-        fr.FedGLOMO(eta=0.1, K=2, b=2, b_tilde=8),
-        fr.MIME(eta=0.1, K=2, b=2, b_tilde=8),
-        fr.MIMELite(eta=0.1, K=2, b=2, b_tilde=8),
-        fr.CELSGD(eta=0.1, K=2, b=2, b_tilde=8),
-        fr.InexactDANE(eta=0.1, K=2, b=2, b_tilde=8),
+    ("method", "gradients"),
+    [  # of two rounds at the one worker, b = 2 and b̃ = 8
+        (fr.SVRG(eta=0.1, b=2, b_tilde=8), 8 + 2 * 2),
+        (fr.PRSPIDER(eta=0.1, K=2, b=2, b_tilde=8), 8 + 2 * 2 * 2),
+        (fr.FedGLOMO(eta=0.1, K=2, b=2, b_tilde=8), (8 + 2 * 2) + 2 * (8 + 2 * 2)),
+        (fr.MIME(eta=0.1, K=2, b=2, b_tilde=8), 2 * (8 + 2 * 2)),
+        (fr.MIMELite(eta=0.1, K=2, b=2, b_tilde=8), 2 * (8 + 2 * 2)),
+        (fr.CELSGD(eta=0.1, K=2, b=2, b_tilde=8), (8 + 2 * 2) + (2 * 2 * 2 + 2 * 2)),
+        (fr.InexactDANE(eta=0.1, K=2, b=2, b_tilde=8), 2 * (8 + 2 * 2)),
     ],
     ids=repr,
 )
-def test_streams_will_do(method: fr.Method) -> None:
-    assert run_on_stream(method).ledger.rounds == 2
+def test_streams_will_do(method: fr.Method, gradients: int) -> None:
+    result = run_on_stream(method)
+    assert result.ledger.gradients_per_worker == gradients
+    assert torch.isfinite(result.x).all()
+    assert result.x.abs().max() > 0, "it has moved"

@@ -140,15 +140,15 @@ TABLE = (
     Row(
         "inexact-dane",
         "",
-        "convexity, μ ≥ 2ζ, full gradients, solved subproblems, the best worker's model",
+        "convexity, μ = 2ζ, full gradients, solved subproblems, the best worker's model",
         lambda c: {"heterogeneity": _bend(c)},
     ),
     Row("pr-spider", "", "", lambda c: {"steps": _steps(c)}),
-    Row("fedglomo", "", "", lambda c: {"noise": _steps(c) * math.sqrt(c.sigma2 / c.epsilon)}),
+    Row("fedglomo", "", "", lambda c: {"drift": _steps(c) * c.bound / math.sqrt(c.epsilon)}),
     Row(
         "mime",
         "",
-        "",
+        "another base method, whose momentum is variance reduced",
         lambda c: {
             "steps": _steps(c) / c.budget,
             "noise": _steps(c) * math.sqrt(c.sigma2 / c.epsilon) / c.P**0.75,
@@ -158,7 +158,7 @@ TABLE = (
     Row(
         "mimelite",
         "",
-        "bounded gradient heterogeneity",
+        "bounded gradient heterogeneity, another base method",
         lambda c: {
             "start": c.bound**2 / c.epsilon,
             "drift": _bend(c) * c.bound / math.sqrt(c.epsilon),
