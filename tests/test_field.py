@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -256,7 +258,7 @@ def test_inexact_dane_with_exact_solutions_follows_its_linear_iteration(mu: floa
 def test_what_the_rate_of_inexact_dane_rests_on(mu: float) -> None:
     """Round by round and worker by worker: f(y) ≤ f(x) - (μ - ζ)/2 ‖y - x‖² and ‖∇f(y)‖ ≤ (μ + ζ) ‖y - x‖."""
     case = quadratic()
-    As, ms = curvatures(case)
+    As, _ = curvatures(case)
     A, x_star = np.mean(As, axis=0), optimum(case)
     zeta = max(np.linalg.norm(A_p - A, 2) for A_p in As)  # ‖∇²f_p - ∇²f‖ is what the argument needs
     mu = mu * 2 * zeta
@@ -265,7 +267,7 @@ def test_what_the_rate_of_inexact_dane_rests_on(mu: float) -> None:
         return 0.5 * (x - x_star) @ A @ (x - x_star)
 
     xs = trace(case, fr.InexactDANE(eta=0.6, K=400, mu=mu), 4)
-    for x, after in zip(xs[:-1], xs[1:], strict=True):
+    for x, after in pairwise(xs):
         ys = [x - np.linalg.solve(A_p + mu * np.eye(5), A @ (x - x_star)) for A_p in As]
         np.testing.assert_allclose(after, np.mean(ys, axis=0), rtol=1e-9, atol=1e-9)
         for y in ys:
