@@ -14,7 +14,7 @@ from fewrounds.errors import DataError, SettingError
 from fewrounds.report import write_report
 from fewrounds.report.claims import check_claims
 from fewrounds.report.figures import write_figures
-from fewrounds.report.frames import curves, finals, ledger, settings_of, summary, thinned, where
+from fewrounds.report.frames import curves, finals, ledger, reported, settings_of, summary, thinned, where
 from fewrounds.report.page import embedded, page, page_data
 from results import META, METHODS, chosen_of, diverge, made_frame
 
@@ -101,6 +101,15 @@ def test_curves_share_rounds_and_end_where_a_run_diverged() -> None:
     assert (unfinished.n, unfinished.unfinished) == (2, 1)
     (young,) = curves(frame[frame["round"] < 9])
     assert (young.n, young.unfinished, young.table["round"].max()) == (3, 3, 8)
+
+
+def test_modelled_time_is_a_second_a_round_and_a_millisecond_a_gradient(digits_results: pd.DataFrame) -> None:
+    for curve in curves(reported(digits_results)):
+        expected = curve.table["round"] + 0.001 * curve.table["gradients_per_worker"]
+        np.testing.assert_allclose(curve.table["time"], expected)
+    text = page(digits_results, chosen_of(digits_results), META, [])
+    assert 'id="seconds-round" min="0" step="any" value="1"' in text
+    assert 'id="seconds-gradient" min="0" step="any" value="0.001"' in text
 
 
 def test_a_further_axis_is_found_and_a_consequence_is_none() -> None:
@@ -226,7 +235,7 @@ def test_every_figure_there_is_data_for(digits_results: pd.DataFrame, tmp_path: 
     written = write_figures(tmp_path, digits_results)
     names = {path.stem for path in written}
     criteria = ["train-loss", "train-accuracy", "test-loss", "test-accuracy"]
-    curves = {f"{c}-against-{x}" for c in criteria for x in ("rounds", "gradients", "bytes")}
+    curves = {f"{c}-against-{x}" for c in criteria for x in ("rounds", "gradients", "bytes", "time")}
     assert names == {"against-q", "against-budget"} | curves
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"%PDF")
@@ -236,7 +245,7 @@ def test_figures_without_data_are_left_out(tmp_path: Path) -> None:
     frame = made_frame({("sarah", np.nan, 64): 0.5}, seeds=1, test_loss=np.nan, test_accuracy=np.nan)
     names = {path.name for path in write_figures(tmp_path, frame) if path.suffix == ".png"}
     assert names == {
-        f"train-{c}-against-{x}.png" for c in ("loss", "accuracy") for x in ("rounds", "gradients", "bytes")
+        f"train-{c}-against-{x}.png" for c in ("loss", "accuracy") for x in ("rounds", "gradients", "bytes", "time")
     }
 
 

@@ -17,6 +17,7 @@ from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, MaxN
 
 from fewrounds.report.frames import (
     CRITERIA,
+    SECONDS,
     VALUES,
     Curve,
     Value,
@@ -38,6 +39,7 @@ AGAINST = {
     "round": ("rounds", "communication rounds"),
     "gradients_per_worker": ("gradients", "gradients per worker"),
     "bytes": ("bytes", "bytes moved, up and down"),
+    "time": ("time", f"modelled seconds, {SECONDS['round']:g} a round and {SECONDS['gradient']:g} a gradient"),
 }
 NAMES = {"q": "q", "budget": "budget", "budget_mode": "budget mode", "eta": "η"}
 LOOK: dict[Any, Any] = {
@@ -161,7 +163,7 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
                 _draw(axes, line, column, criterion, styles)
         if column == "bytes":
             axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=""))
-        elif column == "gradients_per_worker":
+        elif column in ("gradients_per_worker", "time"):
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_major_locator(MaxNLocator(4))
         names = [_named("q", q)] * (q is not None) + [_named("budget", budget)] * (budget is not None)

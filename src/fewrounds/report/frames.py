@@ -36,6 +36,8 @@ CRITERIA = {
     "gradient_norm": Criterion("gradient norm", lower_is_better=True),
 }
 VALUES = {"last": "at the end of the run", "best": "best over the run"}
+SECONDS = {"round": 1.0, "gradient": 0.001}
+"""Of modelled time, until a reader of the page says otherwise: 𝒞 for a round and 𝒢 for a gradient of one sample."""
 COSTS = ["gradients_per_worker", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "seconds"]
 KEYS = ["dataset", "partition", "q", "budget", "budget_mode"]
 """What a comparison holds fixed, always; further columns join them where two runs differ in nothing else."""
@@ -193,7 +195,7 @@ class Curve:
     diverged: int
     unfinished: int
     table: pd.DataFrame
-    """round, gradients_per_worker, bytes, and <criterion>_mean and <criterion>_sd."""
+    """round, gradients_per_worker, bytes, time (modelled), and <criterion>_mean and <criterion>_sd."""
 
 
 def curves(frame: pd.DataFrame) -> list[Curve]:
@@ -218,6 +220,7 @@ def curves(frame: pd.DataFrame) -> list[Curve]:
         table = pd.DataFrame(index=index)
         table["gradients_per_worker"] = _across(whole, "gradients_per_worker", index).mean(axis=1)
         table["bytes"] = (_across(whole, "bytes_up", index) + _across(whole, "bytes_down", index)).mean(axis=1)
+        table["time"] = SECONDS["round"] * index + SECONDS["gradient"] * table["gradients_per_worker"]
         for name in criteria:
             values = _across(runs, name, index)
             table[f"{name}_mean"] = values.mean(axis=1, skipna=False)

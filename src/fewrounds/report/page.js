@@ -5,7 +5,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(pointer: coarse)");
-const time = { round: 1, gradient: 0.001 };
+const written = (id) => Number(byId(id).defaultValue);
+const time = { round: written("seconds-round"), gradient: written("seconds-gradient") };
 
 const X_AXES = {
   round: { label: "communication rounds", of: (curve) => curve.round },

@@ -20,6 +20,7 @@ from fewrounds.report.claims import check_claims
 from fewrounds.report.figures import write_figures
 from fewrounds.report.frames import (
     CRITERIA,
+    SECONDS,
     VALUES,
     checked,
     criteria_of,
@@ -78,6 +79,8 @@ def page(frame: pd.DataFrame, chosen: pd.DataFrame, meta: Mapping[str, Any], fig
         ledger=tables.ledger_table(frame, meta),
         failures=tables.failures_table(frame, meta),
         made=words.made_text(meta),
+        seconds_round=f"{SECONDS['round']:g}",
+        seconds_gradient=f"{SECONDS['gradient']:g}",
         data=embedded(page_data(frame)),
         plotly=get_plotlyjs(),
         script=_part("page.js"),
