@@ -65,8 +65,7 @@ class Rounds:
     def go(self, x0: Tensor, checkpoints: Checkpoints | None, save_rounds: float, save_seconds: float) -> Ran:
         state = self.method.init(x0)
         found = checkpoints.load(state, trace=self.keep_trace) if checkpoints else None
-        if found is not None and found.round > self.rounds:
-            raise SettingError(f"rounds = {self.rounds}, but the checkpoint is at round {found.round} already")
+        self.engine.team.together(lambda: self._refuse_longer(found))
         if found is None:
             first = self._evaluate(0, state, 0.0)
             history, trace, seconds, done = [first], [state.x] if self.keep_trace else None, 0.0, 0
@@ -136,6 +135,10 @@ class Rounds:
             checkpoints.save(snapshot())
         points = torch.stack(trace) if trace is not None else None
         return Ran(self.method.output(state), tuple(history), points, self.engine.committed.ledger, outcome)
+
+    def _refuse_longer(self, found: Snapshot | None) -> None:
+        if found is not None and found.round > self.rounds:
+            raise SettingError(f"rounds = {self.rounds}, but the checkpoint is at round {found.round} already")
 
     def _call_back(
         self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None, absent: tuple[int, ...]

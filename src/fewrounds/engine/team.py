@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fewrounds.errors import FewroundsError, SettingError
+from fewrounds.errors import FewroundsError, SettingError, in_words
 
 Value = TypeVar("Value")
 Parts = tuple[Tensor, ...]
@@ -28,7 +28,11 @@ class Team(Protocol):
         """The rank that holds worker p."""
 
     def together(self, action: Callable[[], Value]) -> Value:
-        """Do something that may be refused. What one process refuses, all refuse, in the same words."""
+        """Do something that may be refused. What one process refuses, all refuse, in the same words.
+
+        The others must not be needed to do it: one that was refused does not answer them. `raised_everywhere` knows
+        the error.
+        """
 
     def gather(self, value: Value) -> list[Value]:
         """The value of every rank, by rank."""
@@ -129,16 +133,21 @@ class Ranks:
         error: Exception | None = None
         try:
             value = action()
-        except FewroundsError as refused:
+        except Exception as refused:
             error = refused
-        found = self.gather(None if error is None else (type(error), str(error)))
+        found = self.gather(None if error is None else self._told(error))
         first = next((one for one in found if one is not None), None)
-        if error is not None:
-            raise error
-        if first is not None:
-            kind, words = first
-            raise kind(words)
-        return value
+        if first is None:
+            return value
+        kind, words = first
+        error = error or kind(words)
+        error.everywhere = True  # type: ignore[attr-defined]
+        raise error
+
+    def _told(self, error: Exception) -> tuple[type[FewroundsError], str]:
+        if isinstance(error, FewroundsError):
+            return type(error), str(error)
+        return FewroundsError, f"rank {self.rank}: {in_words(error)}"
 
     def gather(self, value: Value) -> list[Value]:
         out: list[Any] = [None] * self.size
