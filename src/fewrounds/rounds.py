@@ -81,7 +81,7 @@ class Rounds:
             points = tuple(trace[: done + 1]) if trace is not None else None
             return Snapshot(done, state, committed, kept, points, seconds, outcome)
 
-        committed = self.engine.committed
+        committed, stop = self.engine.committed, 0
         saved_round, saved_at = done, time.monotonic()
         with (
             Progress(self.method.name, self.rounds, done, self.progress and self.engine.team.rank == 0) as progress,
@@ -125,7 +125,8 @@ class Rounds:
                         if stop:
                             raise KeyboardInterrupt
             except KeyboardInterrupt:
-                if checkpoints:
+                # Struck in the midst of a round (a second Ctrl-C), the others are not there to save it with.
+                if checkpoints and (stop or self.engine.team.size == 1):
                     checkpoints.save(snapshot())
                     progress.say(f"interrupted after round {done}; saved in {checkpoints.folder}")
                 raise
