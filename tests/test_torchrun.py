@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
-
-
-def torchrun(
-    ranks: int | None, *arguments: str | Path, options: tuple[str, ...] = (), **more
-) -> subprocess.CompletedProcess[str]:
-    """As a person starts it, on a port of its own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
-    command += [] if ranks is None else ["--nproc-per-node", str(ranks)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment, **more
-    )
+from fewrounds.engine.team import Ranks, common_name
+from fewrounds.errors import DataError, FewroundsError, SettingError, raised_everywhere
+from fewrounds.problem import of_this_rank
+from ranks import HERE, ROOT, script, torchrun, whole
 
 
 @pytest.fixture(scope="module")
@@ -51,46 +39,6 @@ def test_every_method_has_the_same_iterates(ranks: int, alone: dict, tmp_path: P
             for column in set(mine) - {"seconds"}:
                 same = math.isclose(mine[column], theirs[column], rel_tol=1e-9, abs_tol=1e-12)
                 assert same or (math.isnan(mine[column]) and math.isnan(theirs[column])), (name, column)
-
-
-SCRIPT = """
-import os, signal, sys
-import torch
-import torch.distributed as dist
-sys.path.insert(0, {tests!r})
-import fewrounds as fr
-from problems import classifier
-
-case = classifier((7, 4, 9, 3, 5))
-torch.set_num_threads(1)
-{before}
-result = fr.train(
-    case.problem, case.workers, {method}, 12, x0=case.x0, seed=1, trace=True, engine="torchrun", progress=False,
-    checkpoint={folder!r}, checkpoint_every=1, callbacks=[{callback}],
-)
-if dist.get_rank() == 0:
-    torch.save({{"trace": result.trace, "ledger": result.ledger.to_json()}}, {out!r})
-dist.destroy_process_group()
-"""
-
-
-def script(folder: Path, method: str, *, before: str = "", callback: str = "lambda record: None") -> Path:
-    path = folder / "script.py"
-    text = SCRIPT.format(
-        tests=str(HERE), before=before, method=method, callback=callback, folder=str(folder / "saved"),
-        out=str(folder / "out.pt"),
-    )  # fmt: skip
-    path.write_text(text)
-    return path
-
-
-def whole(method: str) -> dict:
-    import fewrounds as fr
-    from problems import classifier
-
-    case = classifier((7, 4, 9, 3, 5))
-    chosen = eval(method, {"fr": fr})
-    return fr.train(case.problem, case.workers, chosen, 12, x0=case.x0, seed=1, trace=True, progress=False)
 
 
 KILL = """
@@ -168,6 +116,55 @@ def test_without_torchrun_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="torchrun")
     with pytest.raises(fr.SettingError, match="engine = 'mpi': must be 'in-process' or 'torchrun'"):
         fr.train(case.problem, case.workers, fr.LocalSGD(eta=0.05, K=3, b=2), 2, engine="mpi")
+
+
+class Rank(Ranks):
+    """Rank 1 of two, with what rank 0 has to say."""
+
+    def __init__(self, said: object) -> None:
+        self.rank, self.size, self._said = 1, 2, said
+
+    def gather(self, value: object) -> list:
+        return [self._said, value]
+
+
+def test_what_one_rank_refuses_all_refuse() -> None:
+    assert Rank(None).together(lambda: 3) == 3
+    with pytest.raises(DataError, match="^no such row$") as found:
+        Rank((DataError, "no such row")).together(lambda: 3)
+    assert raised_everywhere(found.value)
+    with pytest.raises(ZeroDivisionError) as found:  # its own: with the line at fault
+        Rank(None).together(lambda: 1 / 0)
+    assert raised_everywhere(found.value)
+    assert Rank(None)._told(found.value) == (FewroundsError, "rank 1: ZeroDivisionError: division by zero")
+    assert not raised_everywhere(DataError("no such row"))
+
+
+def test_ranks_agree_on_a_name_that_the_dead_did_not_know() -> None:
+    """The store has what earlier ranks have left, at whatever point they were killed."""
+    store = torch.distributed.HashStore()
+    store.set("rank 1", "a dead one's word")
+    store.set("rank 2", "another's")
+    store.set("for another's", "the name of the dead")
+    names = []
+    for _ in range(3):  # restarts
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda rank: common_name(store, rank, 3, patience=20.0), (2, 0, 1)))
+        assert len(set(found)) == 1
+        names.append(found[0])
+    assert len({*names, "the name of the dead"}) == 4
+    assert common_name(store, 0, 1) not in names
+    with pytest.raises(SettingError, match="rank 3 has not come within 2 s"), ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rank: common_name(store, rank, 4, patience=2.0), (0, 1, 2)))
+
+
+def test_cuda_is_the_gpu_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert of_this_rank(torch.device("cuda")) == torch.device("cuda")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    assert of_this_rank(torch.device("cuda")) == torch.device("cuda:2")
+    assert of_this_rank(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert of_this_rank(torch.device("cpu")) == torch.device("cpu")
 
 
 @pytest.mark.slow

@@ -35,6 +35,17 @@ class ResultsError(FewroundsError):
     """A results folder cannot be read or written."""
 
 
+def raised_everywhere(error: BaseException) -> bool:
+    """Whether every process of a team has raised this error, so that they can go on together."""
+    return bool(getattr(error, "everywhere", False))
+
+
+def in_words(error: Exception, longest: int = 300) -> str:
+    """An error as one line; what is not this package's own has its kind in front."""
+    words = str(error) if isinstance(error, FewroundsError) else f"{type(error).__name__}: {error}"
+    return " ".join(words.split())[:longest]
+
+
 @contextmanager
 def one_line(what: str, kind: type[FewroundsError]) -> Iterator[None]:
     """What the operating system refuses becomes an error of this kind: what could not be done, and why."""

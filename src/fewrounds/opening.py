@@ -76,28 +76,25 @@ def open_engine(
         )
     )
     common = {"rounds": rounds, "seed": seed, "weights": weights, **(settings or {})}
-    sizes, evaluated = team.together(lambda: _agree(team, problem, sources, count, common))
-    check(sizes)
-    x_start = team.share(_start(problem, x0).cpu()).to(problem.device)
+    sizes, evaluated = _agree(team, problem, sources, count, common)
+    team.together(lambda: check(sizes))
+    x_start = team.share(team.together(lambda: _start(problem, x0).cpu())).to(problem.device)
 
-    def try_out() -> Source | None:
+    def set_up() -> Ready:
         """What each process can say of its own workers; rank 0 has the test set."""
         example = example_of(list(sources.values()))
         test_source = _test_source(test, cast, example) if test is not None and team.rank == 0 else None
         check_labels(problem, sources, test_source, example, x_start)
         check_problem(problem, example, x_start)
-        return test_source
+        problem.try_channels_last(x_start, example)
+        rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
+        held = share_small(sources) if rows > 1 else sources
+        policy = compile if isinstance(compile, Policy) else Policy(compile)
+        programs = Programs(problem, policy, rounds, _say_once(progress and team.rank == 0))
+        opened = InProcess(problem, held, sizes, draws, weights, rows, programs, team, test_source)
+        return Ready(opened, x_start, held, evaluated)
 
-    test_source = team.together(try_out)
-    example = example_of(list(sources.values()))
-    problem.try_channels_last(x_start, example)
-    rows = _rows_at_once(problem, rows_at_once, len(sources), example, x_start)
-    if rows > 1:
-        sources = share_small(sources)
-    policy = compile if isinstance(compile, Policy) else Policy(compile)
-    programs = Programs(problem, policy, rounds, _say_once(progress and team.rank == 0))
-    opened = InProcess(problem, sources, sizes, draws, weights, rows, programs, team, test_source)
-    return Ready(opened, x_start, sources, evaluated)
+    return team.together(set_up)
 
 
 def check_is_problem(problem: Any) -> None:
@@ -113,19 +110,27 @@ def _agree(
     settings: dict[str, Any],
 ) -> tuple[list[float], list[float]]:
     """What every process knows of all workers: their sizes, and how many samples of each are evaluated."""
-    if count < team.size:
-        raise SettingError(f"there are {team.size} processes, but only {count} workers: start at most {count}")
-    settings = {
-        "problem": problem.description(),
-        "number of workers": count,
-        "kind of samples": signature(next(next(iter(sources.values())).everything())),
-        **settings,
-    }
-    told = team.gather((settings, {p: (source.size, evaluated_samples(source)) for p, source in sources.items()}))
-    for rank, (other, _) in enumerate(told):
-        for name, value in other.items():
-            if value != (mine := told[0][0][name]):
-                raise SettingError(f"rank {rank} has another {name} than rank 0: {value}, not {mine}")
+
+    def own() -> tuple[dict[str, Any], dict[int, tuple[float, float]]]:
+        if count < team.size:
+            raise SettingError(f"there are {team.size} processes, but only {count} workers: start at most {count}")
+        facts = {
+            "problem": problem.description(),
+            "number of workers": count,
+            "kind of samples": signature(next(next(iter(sources.values())).everything())),
+            **settings,
+        }
+        return facts, {p: (source.size, evaluated_samples(source)) for p, source in sources.items()}
+
+    told = team.gather(team.together(own))
+
+    def compare() -> None:
+        for rank, (other, _) in enumerate(told):
+            for name, value in other.items():
+                if value != (mine := told[0][0][name]):
+                    raise SettingError(f"rank {rank} has another {name} than rank 0: {value}, not {mine}")
+
+    team.together(compare)
     known = {p: facts for _, own in told for p, facts in own.items()}
     return [known[p][0] for p in range(count)], [known[p][1] for p in range(count)]
 

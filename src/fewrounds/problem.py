@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -267,9 +268,16 @@ def is_classification(output: Tensor, target: Tensor) -> bool:
     )
 
 
+def of_this_rank(device: torch.device) -> torch.device:
+    """Under torchrun "cuda" means the GPU of the process: each on a machine has its own."""
+    if str(device) == "cuda" and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return device
+
+
 def _device(device: torch.device | str) -> torch.device:
     try:
-        found = torch.device(device)
+        found = of_this_rank(torch.device(device))
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = " ".join(str(error).split())[:120]

@@ -65,8 +65,7 @@ class Rounds:
     def go(self, x0: Tensor, checkpoints: Checkpoints | None, save_rounds: float, save_seconds: float) -> Ran:
         state = self.method.init(x0)
         found = checkpoints.load(state, trace=self.keep_trace) if checkpoints else None
-        if found is not None and found.round > self.rounds:
-            raise SettingError(f"rounds = {self.rounds}, but the checkpoint is at round {found.round} already")
+        self.engine.team.together(lambda: self._refuse_longer(found))
         if found is None:
             first = self._evaluate(0, state, 0.0)
             history, trace, seconds, done = [first], [state.x] if self.keep_trace else None, 0.0, 0
@@ -82,7 +81,7 @@ class Rounds:
             points = tuple(trace[: done + 1]) if trace is not None else None
             return Snapshot(done, state, committed, kept, points, seconds, outcome)
 
-        committed = self.engine.committed
+        committed, stop = self.engine.committed, 0
         saved_round, saved_at = done, time.monotonic()
         with (
             Progress(self.method.name, self.rounds, done, self.progress and self.engine.team.rank == 0) as progress,
@@ -126,7 +125,8 @@ class Rounds:
                         if stop:
                             raise KeyboardInterrupt
             except KeyboardInterrupt:
-                if checkpoints:
+                # Struck in the midst of a round (a second Ctrl-C), the others are not there to save it with.
+                if checkpoints and (stop or self.engine.team.size == 1):
                     checkpoints.save(snapshot())
                     progress.say(f"interrupted after round {done}; saved in {checkpoints.folder}")
                 raise
@@ -136,6 +136,10 @@ class Rounds:
             checkpoints.save(snapshot())
         points = torch.stack(trace) if trace is not None else None
         return Ran(self.method.output(state), tuple(history), points, self.engine.committed.ledger, outcome)
+
+    def _refuse_longer(self, found: Snapshot | None) -> None:
+        if found is not None and found.round > self.rounds:
+            raise SettingError(f"rounds = {self.rounds}, but the checkpoint is at round {found.round} already")
 
     def _call_back(
         self, round: int, x: Tensor, ledger: Ledger, row: dict[str, float] | None, absent: tuple[int, ...]

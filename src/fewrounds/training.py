@@ -146,20 +146,28 @@ def train(
     run = Rounds(method, processes, rounds, every, last, list(callbacks), trace, progress)
     if checkpoint is None:
         return Result(problem, method, *run.go(x_start, None, math.inf, math.inf))
-    fingerprints = team.gather({p: source.fingerprint() for p, source in ready.sources.items()})
-    identity = {
-        "problem": problem.description(),
-        "start": hashlib.sha256(x_start.cpu().numpy().tobytes()).hexdigest(),
-        "losses": probe(problem, example_of([ready.sources[0]]), x_start) if team.rank == 0 else [],
-        "method": {"name": method.name, **method.settings()},
-        "workers": [fingerprints[team.owner(p)][p] for p in range(len(sizes))],
-        "test": test_source.fingerprint() if test_source else None,
-        "weights": weights,
-        "seed": processes.draws.seed,
-    }
+    fingerprints = team.gather(team.together(lambda: {p: own.fingerprint() for p, own in ready.sources.items()}))
+
+    def identify() -> dict[str, Any]:
+        return {
+            "problem": problem.description(),
+            "start": hashlib.sha256(x_start.cpu().numpy().tobytes()).hexdigest(),
+            "losses": probe(problem, example_of([ready.sources[0]]), x_start) if team.rank == 0 else [],
+            "method": {"name": method.name, **method.settings()},
+            "workers": [fingerprints[team.owner(p)][p] for p in range(len(sizes))],
+            "test": test_source.fingerprint() if test_source else None,
+            "weights": weights,
+            "seed": processes.draws.seed,
+        }
+
+    identity = team.together(identify)
     checkpoints = Checkpoints(checkpoint, identity, team)
-    with checkpoints.locked():
-        if team.share(not resume and checkpoints.exist()):
+
+    def refuse_old() -> None:
+        if team.rank == 0 and not resume and checkpoints.exist():
             raise SettingError(f"{checkpoint} has checkpoints already: choose another folder, or resume=True")
+
+    with checkpoints.locked():
+        team.together(refuse_old)
         seconds = math.inf if checkpoint_seconds is None else checkpoint_seconds
         return Result(problem, method, *run.go(x_start, checkpoints, checkpoint_every or math.inf, seconds))

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fewrounds.errors import FewroundsError, SettingError
+from fewrounds.errors import FewroundsError, SettingError, in_words
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 Value = TypeVar("Value")
 Parts = tuple[Tensor, ...]
@@ -28,7 +33,11 @@ class Team(Protocol):
         """The rank that holds worker p."""
 
     def together(self, action: Callable[[], Value]) -> Value:
-        """Do something that may be refused. What one process refuses, all refuse, in the same words."""
+        """Do something that may be refused. What one process refuses, all refuse, in the same words.
+
+        The others must not be needed to do it: one that was refused does not answer them. `raised_everywhere` knows
+        the error.
+        """
 
     def gather(self, value: Value) -> list[Value]:
         """The value of every rank, by rank."""
@@ -102,17 +111,16 @@ class Ranks:
 
         if not dist.is_available():
             raise SettingError("engine = 'torchrun': this torch was built without torch.distributed")
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # where NCCL puts what it is not told to put elsewhere
         if not dist.is_initialized():
             if "RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
                 raise SettingError(
                     "engine = 'torchrun', but this process was not started by torchrun: "
                     "torchrun --nproc-per-node 2 your_script.py"
                 )
-            if device.type == "cuda":
-                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
             store, rank, size = next(rendezvous("env://"))
-            # torchrun may restart the ranks with the store they had, and the addresses of the dead in it.
-            store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            store = PrefixStore(common_name(store, rank, size), store)
             backend = "nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
             atexit.register(_leave)  # its threads would abort the process at its end, now and then
@@ -129,16 +137,21 @@ class Ranks:
         error: Exception | None = None
         try:
             value = action()
-        except FewroundsError as refused:
+        except Exception as refused:
             error = refused
-        found = self.gather(None if error is None else (type(error), str(error)))
+        found = self.gather(None if error is None else self._told(error))
         first = next((one for one in found if one is not None), None)
-        if error is not None:
-            raise error
-        if first is not None:
-            kind, words = first
-            raise kind(words)
-        return value
+        if first is None:
+            return value
+        kind, words = first
+        error = error or kind(words)
+        error.everywhere = True  # type: ignore[attr-defined]
+        raise error
+
+    def _told(self, error: Exception) -> tuple[type[FewroundsError], str]:
+        if isinstance(error, FewroundsError):
+            return type(error), str(error)
+        return FewroundsError, f"rank {self.rank}: {in_words(error)}"
 
     def gather(self, value: Value) -> list[Value]:
         out: list[Any] = [None] * self.size
@@ -202,6 +215,32 @@ class Ranks:
                 self._dist.recv(vector, src=source)
                 out.append(vector)
         return out
+
+
+def common_name(store: Store, rank: int, size: int, patience: float = 1800.0) -> str:
+    """A name that is known to these processes alone, for what they keep in the store.
+
+    torchrun starts ranks anew with the store they had, and the addresses of the dead in it; the number of restarts is
+    none that all know, because each machine counts its own. Rank 0 makes the name up. It tells it to a rank under a
+    word that this one has made up, over and over until the rank has used it: a word in the store may be a dead one's.
+    """
+    mine = uuid.uuid4().hex
+    if rank:
+        store.set(f"rank {rank}", mine)
+        name = store.get(f"for {mine}").decode()  # waits for it
+        store.set(f"{name} has {rank}", "")
+        return str(name)
+    end = time.monotonic() + patience
+    missing = list(range(1, size))
+    while missing:
+        for other in missing:
+            if store.check([f"rank {other}"]):
+                store.set(f"for {store.get(f'rank {other}').decode()}", mine)
+        missing = [other for other in missing if not store.check([f"{mine} has {other}"])]
+        if missing and time.monotonic() > end:
+            raise SettingError(f"rank {missing[0]} has not come within {patience:g} s")
+        time.sleep(0.01 if missing else 0)
+    return mine
 
 
 def _leave() -> None:

@@ -9,13 +9,14 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewrounds.errors import CheckpointError, FewroundsError, ResultsError, SettingError
+from fewrounds.errors import CheckpointError, FewroundsError, ResultsError, SettingError, in_words, raised_everywhere
 from fewrounds.experiment import grid, tuning
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
@@ -99,11 +100,10 @@ def _run(
     except Exception as error:
         if isinstance(error, OSError) or (isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError)):
             return "unwritable", str(error)
-        reason = str(error) if isinstance(error, FewroundsError) else f"{type(error).__name__}: {error}"
-        reason = " ".join(reason.split())[:300]
-        store.save_run(
-            run, {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}, None
-        )
+        if engine == "torchrun" and not raised_everywhere(error):
+            raise
+        reason = in_words(error)
+        store.save_run(run, failure(run, spec, reason), None)
         return "failed", reason
     finally:
         _running = False
@@ -302,7 +302,8 @@ class TeamRunner(Runner):
             spec = self.specs[run]
             work = (run, spec, str(self.store.folder), self.compile, self._alike[_kind(spec)])
             self._team.share(work)
-            outcome, reason = _run(*work, engine="torchrun", note=progress.at)
+            with _names_the_rank(self._team):
+                outcome, reason = _run(*work, engine="torchrun", note=progress.at)
             self._note(run, outcome, reason, progress)
 
 
@@ -311,20 +312,31 @@ def follow(team: Team) -> None:
     from fewrounds.experiment.work import execute
 
     nothing: tuple[str, RunSpec, str, bool | str, int] | None = None
-    while (work := team.share(nothing)) is not None:
-        run, spec, folder, compile, runs = work
-        try:
-            execute(
-                spec,
-                checkpoint=Store(folder).run_folder(run) / "checkpoint",
-                compile=compile,
-                runs=runs,
-                engine="torchrun",
-            )
-        except FewroundsError:
-            continue  # the same on rank 0, which records it
-        except KeyboardInterrupt:
-            return
+    with _names_the_rank(team):
+        while (work := team.share(nothing)) is not None:
+            run, spec, folder, compile, runs = work
+            try:
+                execute(
+                    spec,
+                    checkpoint=Store(folder).run_folder(run) / "checkpoint",
+                    compile=compile,
+                    runs=runs,
+                    engine="torchrun",
+                )
+            except KeyboardInterrupt:
+                return
+            except Exception as error:
+                if not raised_everywhere(error):
+                    raise  # rank 0 records the others
+
+
+@contextmanager
+def _names_the_rank(team: Team) -> Iterator[None]:
+    """What goes wrong on one rank alone ends it, and with it all: the others wait for it in the midst of a round."""
+    try:
+        yield
+    except Exception as error:
+        raise FewroundsError(f"rank {team.rank}: {in_words(error)}") from error
 
 
 def run_experiment(

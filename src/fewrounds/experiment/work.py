@@ -212,19 +212,25 @@ def execute(
     engine: str = "in-process",
 ) -> Result:
     """Train as the spec says; `runs` is the number of runs that share what is compiled."""
+    import torch
+
     from fewrounds.engine.programs import Policy
+    from fewrounds.engine.team import team_of
     from fewrounds.training import train
 
     how = spec.train
+    problem, workers, method, test, cadence = team_of(engine, torch.device("cpu")).together(
+        lambda: (problem_of(spec), workers_of(spec), method_of(spec), prepare(spec.data).test, cadence_of(spec))
+    )
     return train(
-        problem_of(spec),
-        workers_of(spec),
-        method_of(spec),
+        problem,
+        workers,
+        method,
         rounds or how["rounds"],
-        test=prepare(spec.data).test,
+        test=test,
         seed=how["seed"],
         weights=how["weights"],
-        evaluate_every=cadence_of(spec),
+        evaluate_every=cadence,
         evaluate_last=min(how["evaluate_last"], rounds or how["rounds"]),
         checkpoint=checkpoint,
         checkpoint_seconds=20.0,
