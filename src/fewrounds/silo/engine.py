@@ -17,6 +17,9 @@ from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
 from fewrounds.engine.host import Kept
 from fewrounds.silo.messages import Message, SiteError, SiteLostError, name_of, packed, unpacked
 
+MEMORY = "memory"
+"""In a checkpoint: the rounds in which the sites last wrote their workers' memory, which stays with them."""
+
 
 class Sites(Protocol):
     """The way to the sites."""
@@ -67,6 +70,8 @@ class SiloEngine(BaseEngine):
         """When lost sites were last asked whether they are back."""
         self._attempt = secrets.token_hex(8)
         self._gradients: dict[int, int] = {}
+        self._memory: dict[int, int] = {}
+        """By site: the round in which it last wrote its worker's memory."""
         self._numbers: dict[int, tuple[Tensor, int, int]] = {}
         """id(vector): the vector, its number, and the round it was last used in."""
         self._next = 0
@@ -121,6 +126,7 @@ class SiloEngine(BaseEngine):
 
     def _begin(self, round: int) -> None:
         self._gradients = {}
+        self._memory = {p: int(written) for (_, p), written in self.committed.kept.items()}
         if self.absent and time.monotonic() - self._tried >= self._retry_seconds:
             for p in [p for p in self.absent if self._welcome(p)]:
                 del self.absent[p]
@@ -132,7 +138,7 @@ class SiloEngine(BaseEngine):
         self._sent = {p: {n: used for n, used in own.items() if used >= round - 1} for p, own in self._sent.items()}
 
     def _finish(self) -> tuple[dict[int, int], Kept]:
-        return self._gradients, {}
+        return self._gradients, {(MEMORY, p): torch.tensor(written) for p, written in self._memory.items() if written}
 
     def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
         wanted = [p for p in among if p not in self.absent]
@@ -185,6 +191,7 @@ class SiloEngine(BaseEngine):
             "round": self.round,
             "attempt": self._attempt,
             "oldest": self.oldest,
+            "memory": [self._memory.get(p, 0) for p in range(len(self.sizes))],
             "vectors": numbers,
         }
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -200,6 +207,7 @@ class SiloEngine(BaseEngine):
                 self._sent[p].update(dict.fromkeys(numbers, self.round))
                 out[p] = self._vectors(p, reply, None, message["task"], length=length)
                 self._gradients[p] = self._gradients.get(p, 0) + self._count(p, reply, "gradients")
+                self._memory[p] = self._count(p, reply, "memory")
                 self.wire_up += sum(map(len, reply["vectors"]))
         if len({len(parts) for parts in out.values()}) > 1:
             raise SiteError(f"round {self.round}: the sites sent different numbers of vectors for {message['task']}")
