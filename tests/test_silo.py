@@ -145,7 +145,17 @@ def test_nothing_of_the_data_is_in_what_a_site_says(tmp_path: Path) -> None:
     near.spoil = lambda p, message, reply: said.append(reply) or reply
     run(near, case, rounds=3)
     raw = [row.tobytes() for X, _ in case.workers for row in np.asarray(X)]
+    kinds = (np.int64, np.int32, np.uint8, np.float64, np.float32)
+    raw += [np.asarray(y).astype(kind).tobytes() for _, y in case.workers for kind in kinds]
     for reply in said:
+        for name, value in reply.items():  # numbers, words, vectors of the model's length: nothing by sample
+            if name == "vectors":
+                assert all(type(blob) is bytes and len(blob) == 8 * case.problem.dim for blob in value)
+                assert all(np.isfinite(np.frombuffer(blob)).all() for blob in value)
+            elif name == "losses":
+                assert [type(loss) for loss in value] == [float, float]
+            else:
+                assert isinstance(value, (str, int, float, dict)), name
         for blob in reply.get("vectors", ()):
             assert not any(row in blob for row in raw)
         assert set(reply) <= {
