@@ -96,7 +96,9 @@ def test_what_is_done_is_not_done_again(federation: Federation) -> None:
 
 def test_an_interrupted_run_goes_on(federation: Federation) -> None:
     """By Ctrl-C, by kill -9 (its job goes on without it, and is ended), by a terminal that is closed."""
-    settings = ("train.rounds=300", "train.evaluate_every=50")
+    settings = ("train.rounds=150", "train.evaluate_every=50")
+    slow = federation.kits / "north" / "fault"
+    slow.write_text("slow")  # so that no job is at its end before it is found
     running = federation.begin("interrupted", *settings)
     running.reaches(5)
     running.process.send_signal(signal.SIGINT)
@@ -111,10 +113,11 @@ def test_an_interrupted_run_goes_on(federation: Federation) -> None:
     closed.process.send_signal(signal.SIGHUP)
     assert closed.ends() == 130, closed.said
     assert sum("submitted" in line for line in closed.said) == 1, closed.said
+    slow.unlink()
     done = federation.run("interrupted", *settings)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("submitted") == 1, done.stderr
-    torch.testing.assert_close(federation.model("interrupted"), in_one_process(rounds=300).x, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(federation.model("interrupted"), in_one_process(rounds=150).x, rtol=1e-10, atol=1e-10)
 
 
 def test_the_commands_of_the_page(tmp_path: Path) -> None:
