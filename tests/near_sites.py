@@ -31,6 +31,7 @@ class NearSites:
         """What becomes of a reply on its way."""
         self.bytes = 0
         """Of vectors, both ways, in tasks."""
+        self.vectors_up = 0
         self.restart()
 
     @property
@@ -63,6 +64,7 @@ class NearSites:
         reply = self.sites[p].answer(copy.deepcopy(message))
         only_plain(reply)
         if message["do"] == "task":
+            self.vectors_up += len(reply.get("vectors", ()))
             self.bytes += sum(map(len, message["new"].values())) + sum(map(len, reply.get("vectors", ())))
         return self.spoil(p, message, copy.deepcopy(reply))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 import fewrounds as fr
 from cluster.every_method import ROUNDS, SIZES, methods
-from fewrounds.silo.messages import task_named
+from fewrounds.silo.messages import VERSION, SiteError, task_named
 from near_sites import BVR, NearSites, alone, run
 from problems import classifier, quadratic
 
@@ -76,15 +77,45 @@ def test_the_memory_of_a_site_does_not_pile_up(tmp_path: Path) -> None:
         assert len(list((tmp_path / name / "memory").rglob("*.safetensors"))) <= 4
 
 
+@pytest.mark.parametrize("what", ["gone", "an old backup"])
+@pytest.mark.parametrize("participants", [None, 2])
+def test_a_memory_that_is_not_that_of_the_last_round_is_noticed(
+    tmp_path: Path, what: str, participants: int | None
+) -> None:
+    """A site that went on with c_p = 0, or an old one, would lead to a wrong point, and nobody would know."""
+    case = classifier()
+    method = fr.SCAFFOLD(eta=0.05, K=2, b=2, participants=participants)
+    near = NearSites(case, tmp_path)
+    memory, backup = tmp_path / "site-2" / "memory", tmp_path / "backup"
+    run(near, case, method, 3)
+    shutil.copytree(memory, backup)
+    run(near, case, method, 7)
+    memory.rename(tmp_path / "of round 7")
+    if what == "an old backup":
+        backup.rename(memory)
+    near.restart()
+    with pytest.raises(SiteError, match=r"^site site-2: its memory of round \d is not there \((what it|it has none)"):
+        run(near, case, method, 12)
+    shutil.rmtree(memory)
+    (tmp_path / "of round 7").rename(memory)
+    near.restart()
+    assert torch.equal(run(near, case, method, 12).x, run(NearSites(case, _new(tmp_path)), case, method, 12).x)
+
+
+def _new(folder: Path) -> Path:
+    (folder / "new").mkdir()
+    return folder / "new"
+
+
 def test_another_run_starts_with_an_empty_memory(tmp_path: Path) -> None:
     case = classifier()
     near = NearSites(case, tmp_path)
     run(near, case, SCAFFOLD, 3)
     hello = {
-        "do": "hello", "version": 1, "run": "another", "sites": near.names, "rounds": 3, "seed": 0, "start": "",
+        "do": "hello", "version": VERSION, "run": "another", "sites": near.names, "rounds": 3, "seed": 0, "start": "",
     }  # fmt: skip
     near.ask(hello, [0])
-    assert near.sites[0]._memory.before(99) == {}
+    assert not list(near.sites[0]._memory.folder.iterdir())
 
 
 # ---------------------------------------------------------------------- what a site lets in and out
@@ -114,12 +145,22 @@ def test_nothing_of_the_data_is_in_what_a_site_says(tmp_path: Path) -> None:
     near.spoil = lambda p, message, reply: said.append(reply) or reply
     run(near, case, rounds=3)
     raw = [row.tobytes() for X, _ in case.workers for row in np.asarray(X)]
+    kinds = (np.int64, np.int32, np.uint8, np.float64, np.float32)
+    raw += [np.asarray(y).astype(kind).tobytes() for _, y in case.workers for kind in kinds]
     for reply in said:
+        for name, value in reply.items():  # numbers, words, vectors of the model's length: nothing by sample
+            if name == "vectors":
+                assert all(type(blob) is bytes and len(blob) == 8 * case.problem.dim for blob in value)
+                assert all(np.isfinite(np.frombuffer(blob)).all() for blob in value)
+            elif name == "losses":
+                assert [type(loss) for loss in value] == [float, float]
+            else:
+                assert isinstance(value, (str, int, float, dict)), name
         for blob in reply.get("vectors", ()):
             assert not any(row in blob for row in raw)
         assert set(reply) <= {
             "problem", "dim", "kind", "size", "evaluated", "tested", "data", "vectors", "losses", "gradients", "loss",
-            "accuracy", "test_loss", "test_accuracy",
+            "accuracy", "test_loss", "test_accuracy", "memory",
         }  # fmt: skip
     seals = {reply["data"] for reply in said if "data" in reply}
     fingerprints = {source.fingerprint() for site in near.sites for source in site._sources.values()}

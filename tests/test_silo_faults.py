@@ -69,6 +69,57 @@ def test_a_wrong_answer_stops_the_run_and_names_the_site(tmp_path: Path, how: st
     torch.testing.assert_close(run(near, case, method).x, alone(case, method).x, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("at", [0, 4])
+@pytest.mark.parametrize("least", [None, 1])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"loss": math.nan}, "a loss of nan"),
+        ({"loss": math.inf}, "a loss of inf"),
+        ({"vectors": [np.full(53, np.nan).tobytes()]}, "NaN or infinite values"),
+        ({"vectors": [np.full(53, -np.inf).tobytes()]}, "NaN or infinite values"),
+    ],
+)
+def test_one_site_that_evaluates_to_nan_is_named(
+    tmp_path: Path, change: dict, said: str, least: int | None, at: int
+) -> None:
+    """It is no divergence where the others find a finite loss at the same point."""
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    asked = [0]
+
+    def spoil(p: int, message: dict, reply: dict) -> dict:
+        if message["do"] != "evaluate" or p != 1:
+            return reply
+        asked[0] += 1
+        return {**reply, **change} if asked[0] > at else reply
+
+    near.spoil = spoil
+    with pytest.raises(SiteError, match=f"^site site-2: its answer to evaluate after round {at} has {said}: the step"):
+        run(near, case, rounds=6, least=least, evaluate_every=1)
+    near.spoil = lambda p, message, reply: {**reply, "accuracy": math.nan} if message["do"] == "evaluate" else reply
+    near.restart()
+    found = run(near, case, rounds=6, evaluate_every=1)  # a loss without classes has no accuracy
+    assert found.outcome == "finished"
+    torch.testing.assert_close(found.x, alone(case, rounds=6).x, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_where_every_site_finds_an_infinite_loss_the_run_has_diverged(tmp_path: Path, loss: float) -> None:
+    case = classifier()
+    near = NearSites(case, tmp_path)
+    rounds = [0]
+
+    def diverge(p: int, message: dict, reply: dict) -> dict:
+        rounds[0] = message.get("round", rounds[0])
+        return {**reply, "loss": loss} if message["do"] == "evaluate" and rounds[0] == 3 else reply
+
+    near.spoil = diverge
+    found = run(near, case, rounds=6, evaluate_every=1)
+    assert found.outcome == "diverged"
+    assert found.ledger.rounds == 3
+
+
 def test_a_lost_site_stops_the_run_unless_fewer_may_go_on(tmp_path: Path) -> None:
     case = classifier()
     near = NearSites(case, tmp_path)
@@ -249,7 +300,12 @@ def test_a_site_that_is_back_has_nothing_and_is_sent_all(tmp_path: Path, method:
     assert near.bytes == found.ledger.bytes_up + found.ledger.bytes_down
 
 
-def test_others_take_part_where_all_who_were_drawn_are_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [fr.MIME(eta=0.05, K=2, b=2, participants=1), fr.LocalSGD(eta=0.05, K=2, b=2, participants=1)],
+    ids=lambda m: m.name,
+)
+def test_others_take_part_where_all_who_were_drawn_are_lost(tmp_path: Path, method: fr.Method) -> None:
     case = classifier()
 
     class Losing(NearSites):
@@ -259,7 +315,8 @@ def test_others_take_part_where_all_who_were_drawn_are_lost(tmp_path: Path) -> N
             return super().ask(message, workers)
 
     losing = Losing(case, tmp_path)
-    found = run(losing, case, fr.MIME(eta=0.05, K=2, b=2, participants=1), 6, least=1)
+    found = run(losing, case, method, 6, least=1)
+    assert found.ledger.vectors_up == losing.vectors_up > 0
     assert sum(n > 0 for n in found.ledger.missed) == 1
     assert torch.isfinite(found.x).all()
     assert found.ledger.rounds == 6

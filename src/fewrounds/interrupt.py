@@ -1,4 +1,4 @@
-"""Ctrl-C between rounds."""
+"""Ctrl-C between rounds, and signals that mean the same."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.pressed = False
+
+
+@contextmanager
+def like_ctrl_c(*numbers: int) -> Iterator[None]:
+    """Meanwhile these signals interrupt as Ctrl-C does, unless somebody (nohup) has set them to something else."""
+    here = threading.current_thread() is threading.main_thread()
+    ours = [number for number in numbers if here and signal.getsignal(number) is signal.SIG_DFL]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -86,6 +86,8 @@ def answer(self, message):
             reply["vectors"] = [np.full(len(blob) // 8, np.nan).tobytes() for blob in reply["vectors"]]
         if how == "short":
             reply["vectors"] = [blob[:-8] for blob in reply["vectors"]]
+        if how == "slow":
+            time.sleep(0.15)
         if how == "never":
             time.sleep(10_000)
     return reply
@@ -190,10 +192,14 @@ class Running:
     def reaches(self, round: int, seconds: float = 300) -> None:
         """Wait until it has done so many rounds. A job that FLARE does not start is submitted again after 120 s."""
         until = time.monotonic() + seconds
-        while max([0, *(int(n) for n in re.findall(r"round (\d+) of", "\n".join(self.said)))]) < round:
+        while self.rounds() < round:
             assert self.process.poll() is None, self.said
             assert time.monotonic() < until, self.said
             time.sleep(0.05)
+
+    def rounds(self) -> int:
+        """How many it has said that it has done."""
+        return max([0, *(int(n) for n in re.findall(r"round (\d+) of", "\n".join(self.said)))])
 
     def ends(self, seconds: float = 400) -> int:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,8 +18,15 @@ from pathlib import Path
 import torch
 from federation import FILE, SITE, Federation, in_one_process
 
+from fewrounds.draws import Draws
+
+WEST = 2
 HERE, THERE = "10.99.0.1", "10.99.0.2"
+REACHES, ENDS = 200, 360
+"""Seconds in which a run must have come so far."""
 PLACED = FILE.replace("[server]", f'[server]\nhost = "{HERE}"')
+
+MANY = 600
 
 LARGE = """import torch
 import fewrounds as fr
@@ -45,7 +53,10 @@ def cable() -> Iterator[list[str]]:
     sh("ip", "link", "set", "lo", "up")
     holder = subprocess.Popen(["unshare", "--net", "sleep", "100000"])
     try:
-        time.sleep(0.5)
+        until = time.monotonic() + 30
+        while os.readlink(f"/proc/{holder.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            assert time.monotonic() < until, "it has not left this namespace"
+            time.sleep(0.02)
         inside = ["nsenter", "--target", str(holder.pid), "--net"]
         sh("ip", "link", "add", "here", "type", "veth", "peer", "name", "there")
         sh("ip", "link", "set", "there", "netns", str(holder.pid))
@@ -80,12 +91,16 @@ def started(folder: Path, site: str) -> Iterator[tuple[Federation, list[str]]]:
             here.stop()
 
 
+def picks(rounds: int) -> list[int]:
+    return [Draws(1).pick(round, [1 / 3] * 3) for round in range(1, rounds + 1)]
+
+
 def wire(folder: Path) -> dict:
     """What more rounds cost on the cable, and what the ledger says they cost."""
     few, many = 5, 25
     out = {}
     with started(folder, LARGE) as (here, _):
-        for method in ("local-sgd", "scaffold"):
+        for method in ("local-sgd", "scaffold", "bvr-l-sgd"):
             costs = []
             for rounds in (few, many):
                 before = moved()
@@ -93,10 +108,17 @@ def wire(folder: Path) -> dict:
                 done = here.run(f"{method} {rounds}", *sets, "method.b=1", "method.K=1")
                 assert done.returncode == 0, done.stderr
                 ledger = here.record(f"{method} {rounds}")["ledger"]
-                told = (ledger["vectors_up"] + ledger["vectors_down"]) * ledger["vector_bytes"] / 3
-                costs.append((moved() - before, told))
-            (crossed, told), (crossed_more, told_more) = costs
-            out[method] = {"crossed": crossed_more - crossed, "told": told_more - told, "messages": many - few}
+                vectors = ledger["vectors_up"] + ledger["vectors_down"]
+                if method == "bvr-l-sgd":  # every round one site is asked once more: v goes there, x comes back
+                    here_too = picks(rounds).count(WEST)
+                    told, messages = (vectors - 2 * rounds) / 3 + 2 * here_too, rounds + here_too
+                else:
+                    told, messages = vectors / 3, rounds
+                costs.append((moved() - before, told * ledger["vector_bytes"], messages))
+            out[method] = {
+                name: after - before
+                for name, before, after in zip(("crossed", "told", "messages"), *costs, strict=True)
+            }
     return out
 
 
@@ -107,22 +129,27 @@ def cut(folder: Path) -> dict:
 
         def trial(name: str, seconds: float, *sets: str) -> None:
             running = here.begin(name, "train.rounds=100", "train.evaluate_every=10", *sets)
-            running.reaches(20)
+            running.reaches(20, REACHES)
             sh(*inside, "ip", "link", "set", "there", "down")
             time.sleep(seconds)
             sh(*inside, "ip", "link", "set", "there", "up")
-            code = running.ends(420)
+            code = running.ends(ENDS)
             out[name] = {"code": code, "said": running.said}
             if code == 0:
                 expected = in_one_process(rounds=100)
                 out[name]["ledger"] = here.record(name)["ledger"]
                 out[name]["same ledger"] = out[name]["ledger"] == expected.ledger.to_json()
                 out[name]["same x"] = torch.allclose(here.model(name), expected.x, rtol=1e-10, atol=1e-10)
+                out[name]["not one bit differs"] = torch.equal(here.model(name), undisturbed)
 
+        done = here.run("undisturbed", "train.rounds=100", "train.evaluate_every=10")
+        assert done.returncode == 0, done.stderr
+        undisturbed = here.model("undisturbed")
         trial("short", 3)
         trial("long", 45)
         trial("stop", 45, "loss.on_loss='stop'")
-        trial("continue", 45, "loss.on_loss='continue'", "train.rounds=800", "train.evaluate_every=1")
+        (here.kits / "north" / "fault").write_text("slow")  # so that west is back before the end on any machine
+        trial("continue", 45, "loss.on_loss='continue'", f"train.rounds={MANY}")
     return out
 
 

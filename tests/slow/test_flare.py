@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ from problems import classifier
 
 pytestmark = pytest.mark.slow
 
-METHODS = [name for name in methods() if "of 7" not in name]
+METHODS = [name for name in methods() if "of 7" not in name or name == "scaffold, 2 of 7"]
+RUNS = [(name, ("uniform", "size")[number % 2]) for number, name in enumerate(METHODS)]
+RUNS += [(name, "uniform" if (name, "size") in RUNS else "size") for name in ("scaffold", "bvr-l-sgd")]
 DOCS = Path(__file__).parents[2] / "docs" / "silos.md"
 
 
@@ -39,11 +42,10 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "is there already" in again.stderr
 
 
-@pytest.mark.parametrize("number", range(len(METHODS)), ids=METHODS)
-def test_every_method_has_the_same_iterates_as_in_one_process(federation: Federation, number: int) -> None:
+@pytest.mark.parametrize(("name", "weights"), RUNS, ids=[", ".join(run) for run in RUNS])
+def test_every_method_has_the_same_iterates_as_in_one_process(federation: Federation, name: str, weights: str) -> None:
     """(With both weightings for each: test_silo.py, where the same sites are asked without a wire.)"""
-    output = METHODS[number]
-    method, weights = methods()[output], ("uniform", "size")[number % 2]
+    output, method = f"{name}, {weights}", methods()[name]
     settings = {key: value for key, value in method.settings().items() if value is not None}
     done = federation.run(
         output, f"train.method='{method.name}'", f"train.weights='{weights}'", f"method={_toml(settings)}"
@@ -93,14 +95,29 @@ def test_what_is_done_is_not_done_again(federation: Federation) -> None:
 
 
 def test_an_interrupted_run_goes_on(federation: Federation) -> None:
-    running = federation.begin("interrupted", "train.rounds=60")
+    """By Ctrl-C, by kill -9 (its job goes on without it, and is ended), by a terminal that is closed."""
+    settings = ("train.rounds=150", "train.evaluate_every=50")
+    slow = federation.kits / "north" / "fault"
+    slow.write_text("slow")  # so that no job is at its end before it is found
+    running = federation.begin("interrupted", *settings)
     running.reaches(5)
-    running.process.send_signal(2)
+    running.process.send_signal(signal.SIGINT)
     assert running.ends() == 130, running.said
     assert running.said[-1].endswith("the same command goes on from the last whole round")
-    done = federation.run("interrupted", "train.rounds=60")
+    killed = federation.begin("interrupted", *settings)
+    killed.reaches(10)
+    killed.process.kill()  # its job goes on
+    killed.ends()
+    closed = federation.begin("interrupted", *settings)
+    closed.reaches(killed.rounds() + 5)
+    closed.process.send_signal(signal.SIGHUP)
+    assert closed.ends() == 130, closed.said
+    assert sum("submitted" in line for line in closed.said) == 1, closed.said
+    slow.unlink()
+    done = federation.run("interrupted", *settings)
     assert done.returncode == 0, done.stderr
-    torch.testing.assert_close(federation.model("interrupted"), in_one_process(rounds=60).x, rtol=1e-10, atol=1e-10)
+    assert done.stderr.count("submitted") == 1, done.stderr
+    torch.testing.assert_close(federation.model("interrupted"), in_one_process(rounds=150).x, rtol=1e-10, atol=1e-10)
 
 
 def test_the_commands_of_the_page(tmp_path: Path) -> None:

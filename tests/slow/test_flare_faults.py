@@ -41,38 +41,41 @@ def ended_as_if_nothing_had_been(federation: Federation, output: str, rounds: in
     found = federation.model(output)
     torch.testing.assert_close(found, expected.x, rtol=1e-10, atol=1e-10)
     assert federation.record(output)["ledger"] == expected.ledger.to_json()
-    if rounds == ROUNDS:
-        assert torch.equal(found, undisturbed(federation)), "not one bit differs"
+    assert torch.equal(found, undisturbed(federation, rounds)), "not one bit differs"
 
 
-def undisturbed(federation: Federation) -> torch.Tensor:
-    if not (federation.folder / "undisturbed" / "model.safetensors").exists():
-        done = federation.run("undisturbed", LONG)
+def undisturbed(federation: Federation, rounds: int = ROUNDS) -> torch.Tensor:
+    output = f"undisturbed {rounds}"
+    if not (federation.folder / output / "model.safetensors").exists():
+        done = federation.run(output, f"train.rounds={rounds}")
         assert done.returncode == 0, done.stderr
-    return federation.model("undisturbed")
+    return federation.model(output)
 
 
-@pytest.mark.parametrize("victim", ["a site's job", "a site", "the server's job", "the server"])
+@pytest.mark.parametrize("victim", ["a site's job", "a site", "a site's parent", "the server's job", "the server"])
 def test_what_is_killed_comes_back_and_changes_nothing(federation: Federation, victim: str) -> None:
     undisturbed(federation)
     running = federation.begin(victim, LONG)
     running.reaches(10)
     name = "server" if "server" in victim else "south"
-    kill(federation.jobs(name) if victim.endswith("job") else federation.parents(name) + federation.jobs(name))
+    parents, jobs = federation.parents(name), federation.jobs(name)
+    kill(jobs if victim.endswith("job") else parents if victim.endswith("parent") else parents + jobs)
     assert running.ends() == 0, running.said
-    assert sum("submitted" in line for line in running.said) >= 2, running.said
+    if not victim.endswith("parent"):  # whose job may outlive it, and end the run by itself
+        assert sum("submitted" in line for line in running.said) >= 2, running.said
+    assert not psutil.wait_procs(jobs, 60)[1], "nothing of the old job stays"
     ended_as_if_nothing_had_been(federation, victim)
 
 
 def test_the_picked_site_dies_between_aggregation_and_its_local_steps(federation: Federation) -> None:
-    picked = int(in_one_process(rounds=30).history["picked"][25])
+    picked = int(in_one_process().history["picked"][15])
     name = federation.silo.sites[picked]
-    with fault(federation, name, "die at local_routine 25"):
-        done = federation.run("picked", "train.rounds=30")
+    with fault(federation, name, "die at local_routine 15"):
+        done = federation.run("picked")
         assert not (federation.kits / name / "fault").exists(), "it has died"
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("submitted") == 2, done.stderr
-    ended_as_if_nothing_had_been(federation, "picked", 30)
+    ended_as_if_nothing_had_been(federation, "picked", 20)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,8 @@ def test_stop_where_a_site_is_gone(federation: Federation) -> None:
 
 def test_continue_where_a_site_is_gone(federation: Federation) -> None:
     """The mean over those who answer: in the ledger, on the page, and never fewer than allowed."""
-    running = federation.begin("continue", LONG, "loss.on_loss='continue'", "loss.least_sites=2")
+    rounds = 250  # progress is seen once a second, and many rounds pass in one
+    running = federation.begin("continue", f"train.rounds={rounds}", "loss.on_loss='continue'", "loss.least_sites=2")
     running.reaches(10)
     try:
         federation.stop("west")
@@ -127,7 +131,7 @@ def test_continue_where_a_site_is_gone(federation: Federation) -> None:
         ledger = federation.record("continue")["ledger"]
         north, south, west = ledger["missed"]
         assert (north, south) == (0, 0)
-        assert 30 <= west < ROUNDS - 10
+        assert 0 < west <= rounds - 10
         assert any("without west" in line for line in running.said), running.said
         fewer = federation.run(
             "fewer", LONG, "loss.on_loss='continue'", "loss.least_sites=3", "loss.patience_seconds=5"
@@ -139,7 +143,7 @@ def test_continue_where_a_site_is_gone(federation: Federation) -> None:
     assert fewrounds("report", federation.folder / "continue").returncode == 0
     page = (federation.folder / "continue" / "index.html").read_text()
     assert "Rounds without a site" in page
-    assert re.search(rf">west</t[dh]><td[^>]*>{west}</td><td[^>]*>{ROUNDS}</td>", page)
+    assert re.search(rf">west</t[dh]><td[^>]*>{west}</td><td[^>]*>{rounds}</td>", page)
 
 
 def test_a_site_that_is_not_there_is_waited_for(federation: Federation) -> None:

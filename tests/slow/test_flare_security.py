@@ -25,8 +25,8 @@ from fewrounds.silo.provision import provision, settle_here
 
 pytestmark = pytest.mark.slow
 
-SOON = 25.0
-"""Seconds in which a site that may come in is in, twice over."""
+SOON = 10.0
+"""Seconds in which a site that has spoken to the server, and may come in, is in, twice over."""
 
 
 def connected(federation: Federation) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_kit_of_another_authority_does_not_get_in(all_there: Federation, tmp_p
         (kit / "site.py").write_text((all_there.kits / "west" / "site.py").read_text())
         process = _started(kit)
         try:
-            _never_in(all_there, "west")
+            _never_in(all_there, "west", lambda: "CERTIFICATE_VERIFY_FAILED" in (kit / "test.log").read_text())
         finally:
             _stop(process)
         with pytest.raises(FederationError, match="does not answer"):
@@ -126,17 +126,24 @@ def test_a_site_cannot_take_the_name_of_another(all_there: Federation, tmp_path:
         shutil.copytree(all_there.kits / "south", kit, ignore=shutil.ignore_patterns("fewrounds", "*.log", "*.txt"))
         process = _started(kit, lambda command: ["uid=west" if part == "uid=south" else part for part in command])
         try:
-            _never_in(all_there, "west")
+            said = "authenticated as 'south' but claimed endpoint 'west' requires identity 'west'"
+            _never_in(all_there, "west", lambda: said in all_there.log("server"))
         finally:
             _stop(process)
     finally:
         all_there.start("west", "south")
 
 
-def _never_in(federation: Federation, name: str) -> None:
+def _never_in(federation: Federation, name: str, is_refused: Callable[[], bool]) -> None:
+    """It has tried, and was told that it may not."""
     gone = time.monotonic() + 60
     while name in connected(federation):  # until the server has noticed that the real one is gone
         assert time.monotonic() < gone
+        time.sleep(1)
+    told = time.monotonic() + 120
+    while not is_refused():
+        assert name not in connected(federation)
+        assert time.monotonic() < told
         time.sleep(1)
     until = time.monotonic() + SOON
     while time.monotonic() < until:
@@ -191,8 +198,14 @@ def test_a_job_that_names_other_classes_is_refused(all_there: Federation, tmp_pa
     def other_class(job: Path) -> None:
         _rename(job, where, known, "subprocess.Popen", {"args": ["touch", str(marker)]})
 
+    who = {"client": "north", "server": "server"}[where]
+    before = len(all_there.log(who))
     said = _submit(all_there, tmp_path, other_class)
-    assert said != "FINISHED:COMPLETED"
+    assert said in ("FINISHED:ABNORMAL", "FINISHED:EXECUTION_EXCEPTION")
+    refusal = (
+        "component not authorized: Component 'subprocess.Popen' at config path 'components.#1' is not in allow_list"
+    )
+    assert refusal in all_there.log(who)[before:]
     assert not marker.exists()
     time.sleep(3)
     assert not marker.exists()

@@ -74,8 +74,8 @@ class BaseEngine(ABC):
     ) -> Out:
         among = range(len(self.sizes)) if among is None else among
         self._send(vectors, among)
-        parts = self._mean(task, vectors, settings, among)
-        out: Out = self._received(parts, senders=self._there(among))
+        parts, senders = self._mean(task, vectors, settings, among)
+        out: Out = self._received(parts, senders)
         return out
 
     def at(self, p: int, task: Callable[..., Out], /, *vectors: Tensor, **settings: Any) -> Out:
@@ -144,8 +144,10 @@ class BaseEngine(ABC):
         """The gradients of the round by worker, and the memory of the hosted workers after it."""
 
     @abstractmethod
-    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
-        """The mean over these workers, by their weights."""
+    def _mean(
+        self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]
+    ) -> tuple[Parts, int]:
+        """The mean over these workers, by their weights, and of how many it is: where some are gone, of others."""
 
     @abstractmethod
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts: ...

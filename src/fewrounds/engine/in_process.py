@@ -101,7 +101,9 @@ class InProcess(BaseEngine):
         new = self._news() if rank in (None, self.team.rank) else [0] * len(self.sizes)
         return self.problem.start.new_tensor([n // HALF for n in new] + [n % HALF for n in new])
 
-    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
+    def _mean(
+        self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]
+    ) -> tuple[Parts, int]:
         share = self.share(among)
         total: Parts | None = None
         for block, parts in self._host.run(self._held_here(among), task, vectors, settings):
@@ -111,7 +113,7 @@ class InProcess(BaseEngine):
         everyone = len({self.team.owner(p) for p in among}) == self.team.size
         out, note = self.team.sum(total, task, everyone, self.problem.start, self._note())
         self._notes.append(note)
-        return out
+        return out, len(among)
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         return self._from(p, task, vectors, settings, self.problem.start)

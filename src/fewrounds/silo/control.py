@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from fewrounds.errors import ResultsError, one_line
 from fewrounds.experiment.store import DONE, Store, now, write_json
+from fewrounds.interrupt import like_ctrl_c
 from fewrounds.silo.federation import STALE, START, Federation, FederationError
 from fewrounds.silo.results import save_results, saved_results
 from fewrounds.silo.settings import Silo
@@ -27,6 +29,8 @@ GRACE = 30.0
 """Where a run may go on without some sites, they are waited for so long before it does."""
 END = 15.0
 """A job that has done its work is given so long to end by itself."""
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""What a process gets whose service is stopped, or whose terminal is closed."""
 
 
 def run(
@@ -36,7 +40,11 @@ def run(
     federation = Federation(kit)
     store = Store(folder)
     began = now()
-    with store.open(silo.name), contextlib.closing(federation):  # its threads would keep this process alive
+    with (
+        like_ctrl_c(*ENDS),
+        store.open(silo.name),
+        contextlib.closing(federation),  # its threads would keep this process alive
+    ):
         name_file = folder / "run"
         if not name_file.exists():
             name_file.write_text(f"{silo.name}-{secrets.token_hex(6)}")
@@ -56,7 +64,11 @@ def measure(
     name = f"{silo.name}-measure-{secrets.token_hex(6)}"
     wait = silo.loss if silo.loss.on_loss == "stop" else silo.loss.model_copy(update={"on_loss": "wait"})
     patient = silo.model_copy(update={"loss": wait})
-    with contextlib.closing(Federation(kit)) as federation, tempfile.TemporaryDirectory() as place:
+    with (
+        like_ctrl_c(*ENDS),
+        contextlib.closing(Federation(kit)) as federation,
+        tempfile.TemporaryDirectory() as place,
+    ):
         outcome = _Run(federation, patient, name, Path(place), say, show, survey=True).to_the_end()
     with one_line(f"cannot write {path}", ResultsError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,15 +127,19 @@ class _Run:
         """One job: how far it came, and its outcome if it has left one."""
         sites = self._wait_for_sites(until)
         try:
-            job = self.federation.submit(self.silo, self.name, sites, self.survey)
-        except FederationError as error:
-            time.sleep(POLL)
-            return Reached(False, str(error), 0), None
-        self.say(f"job {job[:8]} submitted to {', '.join(sites)}")
-        try:
-            reached = _watch(self.federation, job, sites, self.show)
+            try:
+                self._end_earlier_jobs()
+                job = self.federation.submit(self.silo, self.name, sites, self.survey)
+            except FederationError as error:
+                time.sleep(POLL)
+                return Reached(False, str(error), 0), None
+            self.say(f"job {job[:8]} submitted to {', '.join(sites)}")
+            reached = _watch(self.federation, job, sites, self.show, self.silo.loss.patience_seconds)
         except KeyboardInterrupt:
-            self.federation.abort(job)
+            with contextlib.suppress(FederationError):
+                self.federation.close()  # whatever it was in the middle of
+                for job in self.federation.unfinished(self.name):
+                    self.federation.abort(job)
             self.say("stopped; the same command goes on from the last whole round")
             raise
         if reached.outcome is not None and "reason" in reached.outcome:
@@ -131,6 +147,16 @@ class _Run:
         with contextlib.suppress(FederationError):
             return reached, self.federation.fetch(job, self.folder) if reached.ended else None
         return reached, None
+
+    def _end_earlier_jobs(self) -> None:
+        """A job whose `silo run` was killed goes on without it, and would keep the next one waiting."""
+        earlier = self.federation.unfinished(self.name)
+        for job in earlier:
+            self.federation.abort(job)
+        until = time.monotonic() + STALLED
+        # not by their status: a server that was started again says for ever that a job it has lost is running
+        while earlier and set(earlier) & set(self.federation.connected().jobs) and time.monotonic() < until:
+            time.sleep(POLL)
 
     def _wait_for_sites(self, until: float) -> list[str]:
         """The sites to run with: all of them, or after a while those that are there, where that is allowed."""
@@ -161,9 +187,11 @@ class _Run:
             time.sleep(POLL)
 
 
-def _watch(federation: Federation, job: str, sites: list[str], show: Callable[[dict[str, Any]], None]) -> Reached:
-    """Follow a job until it has ended, or gives no sign of life for a while."""
-    sign, status = time.monotonic(), "not started"
+def _watch(
+    federation: Federation, job: str, sites: list[str], show: Callable[[dict[str, Any]], None], patience: float
+) -> Reached:
+    """Follow a job until it has ended, or gives no sign of life for a while, or makes no progress for so long."""
+    sign = moved = time.monotonic()
     last: dict[str, Any] | None = None
     while True:
         status = federation.status(job)
@@ -174,6 +202,8 @@ def _watch(federation: Federation, job: str, sites: list[str], show: Callable[[d
         if found is not None:
             if last is None or found["round"] != last["round"]:
                 show(found)
+            if last is None or any(found.get(key) != last.get(key) for key in ("round", "answers")):
+                moved = time.monotonic()
             if last is None or "ended" not in last:
                 sign = time.monotonic()
             last = found
@@ -183,8 +213,10 @@ def _watch(federation: Federation, job: str, sites: list[str], show: Callable[[d
         if last is None and (gone := _gone(federation, sites)):
             federation.abort(job)
             return Reached(False, f"site {gone[0]} was gone before it began", round)
-        patience = START if last is None else END if "ended" in last else STALLED
-        if time.monotonic() - sign > patience:
+        if last is not None and "ended" not in last and time.monotonic() - moved > patience:
+            federation.abort(job)
+            raise FederationError(f"no progress for {patience:g} s: no site has answered since round {last['round']}")
+        if time.monotonic() - sign > (START if last is None else END if "ended" in last else STALLED):
             federation.abort(job)
             ended = last is not None and "ended" in last and _has_finished(federation, job)
             return Reached(ended, status, round)

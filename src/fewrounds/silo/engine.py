@@ -17,6 +17,11 @@ from fewrounds.engine.base import BaseEngine, Committed, Evaluation, Parts
 from fewrounds.engine.host import Kept
 from fewrounds.silo.messages import Message, SiteError, SiteLostError, name_of, packed, unpacked
 
+MEMORY = "memory"
+"""In a checkpoint: the rounds in which the sites last wrote their workers' memory, which stays with them."""
+
+LARGE = "the step size may be too large"
+
 
 class Sites(Protocol):
     """The way to the sites."""
@@ -67,6 +72,8 @@ class SiloEngine(BaseEngine):
         """When lost sites were last asked whether they are back."""
         self._attempt = secrets.token_hex(8)
         self._gradients: dict[int, int] = {}
+        self._memory: dict[int, int] = {}
+        """By site: the round in which it last wrote its worker's memory."""
         self._numbers: dict[int, tuple[Tensor, int, int]] = {}
         """id(vector): the vector, its number, and the round it was last used in."""
         self._next = 0
@@ -98,15 +105,23 @@ class SiloEngine(BaseEngine):
         share = sum(self.weights[p] for p in replies)
         total = torch.zeros_like(x) if gradient else None
         loss = accuracy = 0.0
+        wrong: dict[int, str] = {}
         for p, reply in replies.items():
             w = self.weights[p] / share
-            loss, accuracy = (
-                loss + w * self._number(p, reply, "loss"),
-                accuracy + w * self._number(p, reply, "accuracy"),
-            )
+            own = self._number(p, reply, "loss")
+            loss, accuracy = loss + w * own, accuracy + w * self._number(p, reply, "accuracy")
+            if not math.isfinite(own):
+                wrong[p] = f"a loss of {own}"
             if total is not None:
                 (part,) = self._vectors(p, reply, 1, "evaluate", finite=False)
                 total.add_(part, alpha=w)
+                if not torch.isfinite(part).all():
+                    wrong.setdefault(p, "NaN or infinite values")
+        if wrong and len(wrong) < len(replies) and torch.isfinite(x).all():  # all of them: the run has diverged
+            p, what = next(iter(wrong.items()))
+            raise SiteError(
+                f"site {self.names[p]}: its answer to evaluate after round {self.round} has {what}: {LARGE}"
+            )
         with_test = {p: self._tested[p] for p in replies if self._tested[p]}
         tests = [
             sum(n * self._number(p, replies[p], figure) for p, n in with_test.items()) / sum(with_test.values())
@@ -121,6 +136,7 @@ class SiloEngine(BaseEngine):
 
     def _begin(self, round: int) -> None:
         self._gradients = {}
+        self._memory = {p: int(written) for (_, p), written in self.committed.kept.items()}
         if self.absent and time.monotonic() - self._tried >= self._retry_seconds:
             for p in [p for p in self.absent if self._welcome(p)]:
                 del self.absent[p]
@@ -132,9 +148,11 @@ class SiloEngine(BaseEngine):
         self._sent = {p: {n: used for n, used in own.items() if used >= round - 1} for p, own in self._sent.items()}
 
     def _finish(self) -> tuple[dict[int, int], Kept]:
-        return self._gradients, {}
+        return self._gradients, {(MEMORY, p): torch.tensor(written) for p, written in self._memory.items() if written}
 
-    def _mean(self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]) -> Parts:
+    def _mean(
+        self, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any], among: Sequence[int]
+    ) -> tuple[Parts, int]:
         wanted = [p for p in among if p not in self.absent]
         replies = self._run(task, vectors, settings, wanted)
         while not replies:  # all who were to take part are lost: others are drawn in their place
@@ -147,7 +165,7 @@ class SiloEngine(BaseEngine):
             own = tuple(part * (self.weights[p] / share) for part in parts)
             total = own if total is None else tuple(a + b for a, b in zip(total, own, strict=True))
         assert total is not None, "_ask refuses to go on with no site at all"
-        return total
+        return total, len(replies)
 
     def _at(self, p: int, task: Callable[..., Any], vectors: Parts, settings: dict[str, Any]) -> Parts:
         while True:
@@ -185,6 +203,7 @@ class SiloEngine(BaseEngine):
             "round": self.round,
             "attempt": self._attempt,
             "oldest": self.oldest,
+            "memory": [self._memory.get(p, 0) for p in range(len(self.sizes))],
             "vectors": numbers,
         }
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -200,6 +219,7 @@ class SiloEngine(BaseEngine):
                 self._sent[p].update(dict.fromkeys(numbers, self.round))
                 out[p] = self._vectors(p, reply, None, message["task"], length=length)
                 self._gradients[p] = self._gradients.get(p, 0) + self._count(p, reply, "gradients")
+                self._memory[p] = self._count(p, reply, "memory")
                 self.wire_up += sum(map(len, reply["vectors"]))
         if len({len(parts) for parts in out.values()}) > 1:
             raise SiteError(f"round {self.round}: the sites sent different numbers of vectors for {message['task']}")
@@ -236,8 +256,7 @@ class SiloEngine(BaseEngine):
             raise SiteError(f"site {self.names[p]}: its answer to {what} has {error}") from None
         if finite and not all(bool(torch.isfinite(part).all()) for part in parts):
             raise SiteError(
-                f"site {self.names[p]}: its answer to {what} in round {self.round} has NaN or infinite values: "
-                "the step size may be too large"
+                f"site {self.names[p]}: its answer to {what} in round {self.round} has NaN or infinite values: {LARGE}"
             )
         return parts
 

@@ -94,6 +94,12 @@ class Federation:
             job: str = session.submit_job(str(path))
             return job
 
+    def unfinished(self, run: str) -> list[str]:
+        """The jobs of a run that have not ended, by what the server says."""
+        with self.session() as session:
+            jobs = session.list_jobs(name_prefix=_job_name(run))
+            return [job["job_id"] for job in jobs if not str(job["status"]).startswith("FINISHED")]
+
     def progress(self, job: str) -> dict[str, Any] | None:
         """What the job says of itself; None if it does not."""
         from fewrounds.silo.job import PROGRESS
@@ -137,6 +143,11 @@ def _no_answer_yet(error: Exception) -> bool:
     return type(error).__name__ == "NoReply" or "no app command func" in str(error)
 
 
+def _job_name(run: str) -> str:
+    """By which the jobs of a run are found again."""
+    return f"fewrounds-{run}"
+
+
 def write_job(silo: Silo, run: str, sites: list[str], folder: Path, survey: bool = False) -> Path:
     """The job as FLARE wants it, without the code that its exporter adds: a training, or a measurement."""
     from nvflare.collab import CollabRecipe
@@ -158,13 +169,13 @@ def write_job(silo: Silo, run: str, sites: list[str], folder: Path, survey: bool
         "measure": silo.measure.settings() if survey else None,
     }
     recipe = CollabRecipe(
-        f"fewrounds-{silo.name}", server=Coordinator(plan), client=SiteJob(), min_clients=len(sites),
+        _job_name(run), server=Coordinator(plan), client=SiteJob(), min_clients=len(sites),
         sync_task_timeout=START,
     )  # fmt: skip
     with contextlib.redirect_stdout(io.StringIO()):
         job = recipe.finalize()
         job.export_job(str(folder))
-    path = folder / f"fewrounds-{silo.name}"
+    path = folder / _job_name(run)
     for custom in list(path.rglob("custom")):
         shutil.rmtree(custom)
     meta = json.loads((path / "meta.json").read_text())

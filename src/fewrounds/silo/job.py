@@ -34,6 +34,8 @@ PING_SECONDS = 10.0
 """How often a site that has not answered yet is asked whether it is still there, and how long it may take to say so."""
 PINGS = 2
 """A site that has not said so so many times in a row is lost."""
+LATE_SECONDS = 30.0
+"""So long after it should have, FLARE is no longer waited for to say that a site has not answered."""
 BUSY_SECONDS = 5.0
 LOCK_SECONDS = 60.0
 SERVER = "server"
@@ -86,6 +88,8 @@ class FlareSites:
     def __init__(self, names: Sequence[str], seconds: float) -> None:
         self.names = names
         self.seconds = seconds
+        self.answers = 0
+        """So many have come so far, by which the coordinator sees that something happens."""
         self.present = [p for p, name in enumerate(names) if name in {client.name for client in collab.clients}]
 
     def ask(self, message: Message, workers: Sequence[int]) -> dict[int, Message | SiteLostError]:
@@ -102,7 +106,11 @@ class FlareSites:
         threading.Thread(target=listen, daemon=True).start()
         out: dict[int, Message | SiteLostError] = {}
         silent: dict[str, int] = {}
+        until = time.monotonic() + self.seconds + LATE_SECONDS
         while len(out) < len(names):
+            if time.monotonic() > until:  # FLARE should have said so
+                out.update({p: _no_answer() for p in names.values() if p not in out})
+                break
             try:
                 found = heard.get(timeout=PING_SECONDS)
             except queue.Empty:
@@ -110,7 +118,7 @@ class FlareSites:
                 silent = {name: silent.get(name, 0) + 1 for name in self._not_there(waiting)}
                 _not_aborted()
                 for name in [name for name, times in silent.items() if times >= PINGS]:
-                    out[names[name]] = SiteLostError("it does not answer")
+                    out[names[name]] = _no_answer()
                 continue
             if found is None:  # all have answered, or failed
                 _not_aborted()
@@ -119,6 +127,7 @@ class FlareSites:
                         out[p] = _lost(results.failures.get(name))
             else:
                 name, reply = found
+                self.answers += 1
                 busy = isinstance(reply, dict) and "busy" in reply
                 lost = SiteLostError("it is still busy with what it was asked before")
                 out.setdefault(names[name], lost if busy else reply)
@@ -144,6 +153,10 @@ def _lost(failure: Any) -> SiteLostError:
     """What a failed call means. (FLARE calls it a timeout whatever the reason, at once where a process has died.)"""
     if isinstance(failure, RunAborted) or isinstance(getattr(failure, "cause", None), RunAborted):
         raise RunAborted(str(failure))
+    return _no_answer()
+
+
+def _no_answer() -> SiteLostError:
     return SiteLostError("it does not answer")
 
 
@@ -161,15 +174,15 @@ class Coordinator:
             raise SettingError(f"{plan['run']!r} is no name of a run")
         folder = Path(workspace.get_root_dir()) / "runs" / plan["run"]
         folder.mkdir(parents=True, exist_ok=True)
-        progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "without": [], "at": time.time()}
+        progress: dict[str, Any] = {"round": 0, "rounds": plan["rounds"], "row": None, "without": []}
         job = collab.fl_ctx.get_job_id()
-        collab.fl_ctx.get_engine().register_app_command(PROGRESS, lambda *_: dict(progress))
+        sites = FlareSites(plan["sites"], plan["answer_seconds"])
+        collab.fl_ctx.get_engine().register_app_command(PROGRESS, lambda *_: {**progress, "answers": sites.answers})
 
         def note(record: RoundRecord) -> None:
             without = [name for p, name in enumerate(plan["sites"]) if p in record.absent]
-            progress.update(round=record.round, row=record.row or progress["row"], without=without, at=time.time())
+            progress.update(round=record.round, row=record.row or progress["row"], without=without)
 
-        sites = FlareSites(plan["sites"], plan["answer_seconds"])
         todo = Plan(
             run=plan["run"],
             method=method(plan["method"], **plan["settings"]),

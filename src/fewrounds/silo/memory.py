@@ -1,7 +1,8 @@
 """What a site keeps for its worker from round to round, on its own disk.
 
-A file is named after the round it was written in. A round starts from the newest file of an earlier round, so a round
-that is repeated after a crash, wherever the crash was, finds what it found the first time.
+A file is named after the round it was written in. The coordinator keeps that number with the run and says it with every
+task; a round starts from the file of this number. So a round that is repeated after a crash, wherever the crash was,
+finds what it found the first time, and a memory that is gone, or is of an old backup, is noticed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fewrounds.checkpoint import write_whole
+from fewrounds.errors import SettingError
 
 
 class SiteMemory:
@@ -19,13 +21,16 @@ class SiteMemory:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def before(self, round: int) -> dict[str, Tensor]:
-        """What the worker has when this round begins. What later rounds have left is deleted."""
-        for number, path in self._files():
-            if number >= round:
+    def written_in(self, round: int) -> dict[str, Tensor]:
+        """What the worker had after this round, 0 if it had nothing yet. What was written since is deleted."""
+        files = dict(self._files())
+        if round and round not in files:
+            newest = f"what it has is of round {max(files)}" if files else "it has none"
+            raise SettingError(f"its memory of round {round} is not there ({newest}): put it back, or begin a new run")
+        for number, path in files.items():
+            if number > round:
                 path.unlink()
-        files = self._files()
-        return load(files[-1][1].read_bytes()) if files else {}
+        return load(files[round].read_bytes()) if round else {}
 
     def write(self, round: int, vectors: dict[str, Tensor], oldest: int) -> None:
         """Keep this as of this round, whole or not at all. No round up to `oldest` will be repeated."""

@@ -14,7 +14,7 @@ from fewrounds.errors import FewroundsError, SettingError
 
 Message = dict[str, Any]
 
-VERSION = 1
+VERSION = 2
 """Of the messages; a site and a coordinator that differ in it do not work together."""
 
 OURS = ("fewrounds.methods.", "fewrounds.theory.")

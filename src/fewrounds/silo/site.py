@@ -92,6 +92,8 @@ class Site:
         """The vectors held, by the number the coordinator gave them, with the round they were last used in."""
         self._round: tuple[str, int] | None = None
         """The attempt and the round under way."""
+        self._written = 0
+        """The round in which the worker's memory was last written."""
 
     def answer(self, message: Message) -> Message:
         """The reply, or {"error": …}. Of an error that may speak of data, only that there was one leaves the site."""
@@ -172,7 +174,8 @@ class Site:
         settings = dict(checked_settings(message["settings"]))
         if self._round != (attempt := (str(message["attempt"]), round)):
             self._host.begin(round)
-            self._host.kept = {(name, self._p): v for name, v in self._memory.before(round).items()}
+            self._written = int(message["memory"][self._p])
+            self._host.kept = {(name, self._p): v for name, v in self._memory.written_in(self._written).items()}
             self._round = attempt
         vectors = self._held(message, round)
         counted = self._host.gradients.get(self._p, 0)
@@ -181,9 +184,11 @@ class Site:
             after = {**self._host.kept, **self._host.staged}
             kept = {name: vector for (name, _), vector in after.items()}
             self._memory.write(round, kept, int(message["oldest"]))
+            self._written = round
         return {
             "vectors": [packed(part[0]) for part in parts],
             "gradients": self._host.gradients.get(self._p, 0) - counted,
+            "memory": self._written,
         }
 
     def _evaluate(self, message: Message) -> Message:
