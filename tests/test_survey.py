@@ -131,7 +131,7 @@ def test_auto_runs_with_the_advised_step_sizes(measured: Path) -> None:
 @pytest.mark.slow
 def test_advice_on_a_file_is_what_the_file_runs(measured: Path, tmp_path: Path) -> None:
     """With settings of single methods, and a method that is not among the usual ones."""
-    shutil.copytree(measured / "out" / "measurements", tmp_path / "out" / "measurements")
+    shutil.copytree(measured / "out", tmp_path / "out")
     text = AUTO.replace('"bvr-l-sgd"]', '"bvr-l-sgd", "svrg"]').replace("q = [0.1, 0.85]", "q = [0.85]")
     path = write(tmp_path, text + "\n[methods.bvr-l-sgd]\nb = 4\nb_tilde = 10\n[methods.svrg]\nb_tilde = 5\n")
     shown = fewrounds("advise", path, "-o", tmp_path / "out")

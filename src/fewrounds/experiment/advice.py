@@ -22,19 +22,15 @@ if TYPE_CHECKING:
 NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
 
 
-HEADINGS = [
-    "round",
-    "loss",
-    "‖∇f‖²",
-    "L",
-    "L of a\nsample",
-    "ζ",
-    "ζ / L",
-    "ζ₁",
-    "σ²,\ngreatest",
-    "σ²,\nmean",
-    "gradients",
-]
+ROWS = {
+    "gradient_norm2": "‖∇f‖²",
+    "L": "L",
+    "L_sample": "L of a sample",
+    "zeta": "ζ",
+    "zeta1": "ζ₁",
+    "sigma2": "σ², greatest",
+    "sigma2_mean": "σ², mean",
+}
 
 
 def show_measurements(experiment: Experiment, folder: Path) -> None:
@@ -44,19 +40,20 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
     store = Store(folder)
     with store.open(experiment.name):
         for spec in survey.problems(experiment):
-            shown = table(_title(spec), HEADINGS, left=0)
-            for round, m in survey.along(experiment, store, spec):
-                share = f"{m.zeta / m.L if m.L else 0.0:.2f}"
-                figures = [_with_error(one) for one in (m.gradient_norm2, m.L, m.L_sample, m.zeta)]
-                noise = [_with_error(one) for one in (m.zeta1, m.sigma2, m.sigma2_mean)]
-                shown.add_row(str(round), f"{m.loss:.3g}", *figures, share, *noise, f"{m.gradients:,}")
+            found = list(survey.along(experiment, store, spec))
+            shown = table(_title(spec), ["round", *(f"{round:,}" for round, _ in found)])
+            shown.add_row("loss", *(f"{m.loss:.3g}" for _, m in found))
+            for name, words in ROWS.items():
+                shown.add_row(words, *(_with_error(getattr(m, name)) for _, m in found))
+            shown.add_row("ζ / L", *(f"{m.zeta / m.L if m.L else 0.0:.2f}" for _, m in found))
+            shown.add_row("gradients", *(f"{m.gradients:,}" for _, m in found))
             Console().print(shown)
         picture = write_picture(folder / "figures", survey.saved(store))
     print(f"\nWhat each figure cost: {folder / 'measurements'}\nPicture: {picture}")
 
 
 def _with_error(estimate: Estimate) -> str:
-    return f"{estimate:.3g}\n± {estimate.error:.1g}" if estimate.error else f"{estimate:.3g}"
+    return f"{estimate:.3g} ± {estimate.error:.1g}" if estimate.error else f"{estimate:.3g}"
 
 
 def show_advice(
