@@ -15,7 +15,7 @@ from fewrounds.report.frames import label_of
 from fewrounds.report.styles import styles_of
 
 ORDERS = (
-    (("rank", "advised"), ("bare", "bare theory")),
+    (("rank", "advice"), ("bare", "bare theory")),
     (("advised_loss", "train loss, η advised"), ("tuned_gradient_norm2", "‖∇f‖², η tuned")),
 )
 """What is predicted, and what it is compared with."""
