@@ -2,10 +2,13 @@
 
 fewrounds run experiments/calibration.toml
 fewrounds measure experiments/choosing-digits-auto.toml
-python experiments/choosing.py fit        the factors of fewrounds.theory.limits, from runs/calibration
-fewrounds run experiments/choosing-digits.toml, choosing-digits-auto.toml; evidence-a.toml, choosing-cifar-auto.toml
+python experiments/choosing.py fit        the factors of fewrounds.theory.limits, from the runs of calibration.toml
+fewrounds run experiments/choosing-digits.toml, choosing-digits-auto.toml, choosing-cifar.toml, choosing-cifar-auto.toml
+python experiments/choosing.py pack       the folders of runs/ that are there as results/choosing/NAME.parquet
 python experiments/choosing.py collect    results/choosing.json, from all of these that are there
 python experiments/choosing.py page       the tables and pictures of docs/choosing.md, from that file
+
+Packed results are read where there are any, so that the last two need no runs; folders of runs/ otherwise.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, rankdata
 
 import fewrounds as fr
+from fewrounds.experiment import archive
 from fewrounds.experiment.store import Store
 from fewrounds.experiment.survey import saved
 from fewrounds.methods.budget import for_sizes
@@ -30,21 +34,51 @@ from fewrounds.theory.limits import BARE, FACTORS
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"
 RESULTS = HERE.parent / "results" / "choosing.json"
+PACKED = HERE.parent / "results" / "choosing"
 GOOD = 0.01
 """A step size is good if its score, an accuracy, is this close to the best."""
-PAIRS = {"digits": ("choosing-digits", "choosing-digits-auto"), "cifar10": ("evidence-a", "choosing-cifar-auto")}
+PAIRS = {
+    "digits": ("choosing-digits", "choosing-digits-auto"),
+    "cifar10": ("choosing-cifar", "choosing-cifar-auto"),
+}
+CALIBRATION = ("calibration", "choosing-digits-auto")
+"""Tuned on a fine grid, and where it was measured."""
 
 
-def measured(folder: str) -> dict[float, fr.Measurement]:
+def pack() -> None:
+    """The folders of runs/ that are there, as files that can be committed."""
+    for name in dict.fromkeys([CALIBRATION[0], *(name for pair in PAIRS.values() for name in pair)]):
+        if (RUNS / name).exists():
+            print(f"{name}: {archive.pack(RUNS / name, PACKED / f'{name}.parquet')} runs")
+        else:
+            print(f"{name}: runs/{name} is not there")
+
+
+def packed(name: str) -> Path | None:
+    path = PACKED / f"{name}.parquet"
+    return path if path.exists() else None
+
+
+def is_there(*names: str) -> bool:
+    missing = [name for name in names if not packed(name) and not (RUNS / name).exists()]
+    for name in missing:
+        print(f"neither results/choosing/{name}.parquet nor runs/{name} is there")
+    return not missing
+
+
+def measured(name: str) -> dict[float, fr.Measurement]:
     """By q: the measurement at the start."""
-    found = [one for one in saved(Store(RUNS / folder)) if one["round"] == 0]
-    return {one["q"]: fr.Measurement.from_json(one["measurement"]) for one in found}
+    path = packed(name)
+    every = list(archive.read(path)[1]["measurements"].values()) if path else saved(Store(RUNS / name))
+    return {one["q"]: fr.Measurement.from_json(one["measurement"]) for one in every if one["round"] == 0}
 
 
-def tuned(folder: str) -> list[dict[str, Any]]:
+def tuned(name: str) -> list[dict[str, Any]]:
     """What tuning has found, cell by cell: the step size, and all that are about as good."""
+    path = packed(name)
+    grid = archive.read(path)[1]["grid"] if path else Store(RUNS / name).grid()
     out = []
-    for choice in Store(RUNS / folder).grid()["chosen"]:
+    for choice in grid["chosen"]:
         scores = {float(eta): score for eta, score in choice["scores"].items() if score is not None}
         good = [eta for eta, score in scores.items() if score >= choice["score"] - GOOD]
         cell = {key: choice[key] for key in ("method", "q", "budget", "rounds", "eta")}
@@ -66,19 +100,37 @@ def advised(cell: dict[str, Any], m: fr.Measurement, factors: dict[str, float]) 
 # ---------------------------------------------------------------------- fit
 
 
-def fit() -> dict[str, float]:
+def errors(factors: dict[str, float]) -> list[float]:
+    """Of the advised step sizes against the middle of the good ones, as logarithms, cell by cell of the calibration."""
+    cells, at = tuned(CALIBRATION[0]), measured(CALIBRATION[1])
+    return [math.log(advised(c, at[c["q"]], factors).method.eta / middle(c)) for c in cells]
+
+
+def quality() -> dict[str, Any]:
+    """How well the factors fit: the root mean square of those errors, and the worst, as factors."""
+    out: dict[str, Any] = {"cells": len(errors(FACTORS))}
+    for name, factors in (("bare theory", BARE), ("fitted", FACTORS)):
+        found = errors(factors)
+        out[name] = {
+            "rms": rounded(math.exp(math.sqrt(sum(one**2 for one in found) / len(found)))),
+            "worst": rounded(math.exp(max(map(abs, found)))),
+        }
+    return out
+
+
+def fitted() -> dict[str, float]:
     """Factors that bring advised step sizes closest to the middle of the good ones, by least squares on a log scale.
 
     (The best one of a single seed may lie at the edge beyond which a method blows up.)
 
     A limit that never decides keeps the factor of smoothness: that is what the small weight is for.
     """
-    cells, at = tuned("calibration"), measured("choosing-digits-auto")
+    cells, at = tuned(CALIBRATION[0]), measured(CALIBRATION[1])
 
     def off(factors: dict[str, float]) -> float:
-        errors = [math.log(advised(c, at[c["q"]], factors).method.eta / middle(c)) ** 2 for c in cells]
+        each = [math.log(advised(c, at[c["q"]], factors).method.eta / middle(c)) ** 2 for c in cells]
         apart = [math.log(factor / factors["smoothness"]) ** 2 for factor in factors.values()]
-        return sum(errors) + 1e-3 * sum(apart)
+        return sum(each) + 1e-3 * sum(apart)
 
     factors = dict(BARE)
     steps = [float(step) for step in 10.0 ** np.linspace(0, 4, 41)]
@@ -88,34 +140,55 @@ def fit() -> dict[str, float]:
             factors[kind] = min(steps, key=lambda f, kind=kind: off({**factors, kind: f}))
         if factors == before:
             break
-    rounded = {kind: float(f"{factor:.2g}") for kind, factor in factors.items()}
-    for name, these in (("theory", BARE), ("fitted", factors), ("rounded", rounded)):
-        print(f"{name}: off by a factor {math.exp(math.sqrt(off(these) / len(cells))):.2f} in the mean; {these}")
-    return rounded
+    return {kind: float(f"{factor:.2g}") for kind, factor in factors.items()}
+
+
+def fit() -> None:
+    """Show the factors, and note in the results how well those in use fit."""
+    found = fitted()
+    print(f"fitted: {found}")
+    if found != FACTORS:
+        print(f"in use: {FACTORS}\nput the fitted ones in fewrounds.theory.limits, and do this again")
+        return
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results["fit"] = quality()
+    print(f"off by: {results['fit']}")
+    write(results)
+
+
+def rounded(value: float) -> float:
+    """To six digits: the same on every machine."""
+    return float(f"{value:.6g}")
+
+
+def write(results: dict[str, Any]) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 # ---------------------------------------------------------------------- collect
 
 
-def ends(folder: str) -> dict[tuple[str, float], dict[str, float]]:
+def ends(name: str) -> dict[tuple[str, float], dict[str, float]]:
     """By method and q: the mean over seeds of the reported runs' final train loss and squared gradient norm."""
-    frame = fr.load_results(RUNS / folder)
+    frame = fr.load_results(packed(name) or RUNS / name)
     last = frame[(frame["role"] == "report") & (frame["round"] == frame["rounds"])]
     last = last.assign(gradient_norm2=last["gradient_norm"] ** 2)
     means = last.groupby(["method", "q"])[["train_loss", "gradient_norm2"]].mean()
-    return {key: {name: float(value) for name, value in row.items()} for key, row in means.iterrows()}
+    return {key: {column: rounded(value) for column, value in row.items()} for key, row in means.iterrows()}
 
 
-def collect() -> None:
+def collected() -> dict[str, Any]:
     """What was measured, advised and observed, of every data set whose runs are there."""
     out: dict[str, Any] = {"factors": FACTORS, "measured": [], "cells": []}
+    if is_there(*CALIBRATION):
+        out["fit"] = quality()
     for dataset, (by_tuning, by_advice) in PAIRS.items():
-        if not (RUNS / by_tuning).exists() or not (RUNS / by_advice).exists():
-            print(f"{dataset}: runs/{by_tuning} or runs/{by_advice} is not there")
+        if not is_there(by_tuning, by_advice):
             continue
         at, tuned_ends, auto_ends = measured(by_advice), ends(by_tuning), ends(by_advice)
         for q, m in sorted(at.items()):
-            figures = {name: float(getattr(m, name)) for name in ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")}
+            figures = {name: rounded(getattr(m, name)) for name in ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")}
             out["measured"].append({"dataset": dataset, "q": q, **figures, "n": m.n})
         cells = tuned(by_tuning)
         choices = [advised(cell, at[cell["q"]], FACTORS) for cell in cells]
@@ -126,19 +199,23 @@ def collect() -> None:
                 {
                     "dataset": dataset,
                     **cell,
-                    "advised": choice.method.eta,
+                    "advised": rounded(choice.method.eta),
                     "limit": choice.limit,
                     "rank": ranked(rivals, cell["rounds"]).index(choice) + 1,
-                    "bare_eta": advised(cell, at[cell["q"]], BARE).method.eta,
-                    "bare": choice.bare,
+                    "bare_eta": rounded(advised(cell, at[cell["q"]], BARE).method.eta),
+                    "bare": rounded(choice.bare),
                     "tuned_loss": tuned_ends[where]["train_loss"],
                     "tuned_gradient_norm2": tuned_ends[where]["gradient_norm2"],
                     "advised_loss": auto_ends.get(where, {}).get("train_loss", math.nan),
                 }
             )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(out, indent=1) + "\n")
-    print(f"{len(out['cells'])} cells in {RESULTS.relative_to(HERE.parent)}")
+    return out
+
+
+def collect() -> None:
+    results = collected()
+    write(results)
+    print(f"{len(results['cells'])} cells in {RESULTS.relative_to(HERE.parent)}")
 
 
 # ---------------------------------------------------------------------- page
@@ -149,7 +226,7 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
     out = {
         "factors": [("limit", "factor"), *((kind, f"{factor:g}") for kind, factor in results["factors"].items())],
         "measured": [
-            ("data", "q", "L", "L of a sample", "ζ", "ζ / L", "ζ₁", "σ²"),
+            ("data", "q", "L", "L of a sample", "ζ", "ζ / L", "ζ₁", "σ², mean"),
             *(
                 (
                     one["dataset"],
@@ -162,6 +239,10 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
             ),
         ],
     }
+    if "fit" in results:
+        own = [(name, results["fit"][name]) for name in ("bare theory", "fitted")]
+        rows = [(name, f"{one['rms']:.2g}", f"{one['worst']:.2g}") for name, one in own]
+        out["fit"] = [("factors", "off by a factor of (root mean square)", "at worst"), *rows]
     steps = ("η tuned", "as good", "η advised", "limited by", "η of bare theory")
     head = ("method", "q", *steps, "loss, tuned", "loss, advised")
     for dataset in dict.fromkeys(cell["dataset"] for cell in results["cells"]):
@@ -207,12 +288,17 @@ def _agreement_table(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     rows = [("q", *(f"{which}: {words}" for which in ("advised", "bare theory") for words in OBSERVED.values()))]
     for q, own in _by_q(cells):
         agree = [
-            kendalltau([c[predicted] for c in own], [c[key] for c in own]).statistic
+            kendalltau(ranks([c[predicted] for c in own]), ranks([c[key] for c in own])).statistic
             for predicted in ("rank", "bare")
             for key in OBSERVED
         ]
         rows.append((f"{q:g}", *(f"{value:.2f}" for value in agree)))
     return rows
+
+
+def ranks(values: list[float]) -> list[float]:
+    """From 1 on, equal ones share the mean of their places; what diverged comes last."""
+    return list(rankdata([value if math.isfinite(value) else math.inf for value in values]))
 
 
 def _by_q(cells: list[dict[str, Any]]) -> list[tuple[float, list[dict[str, Any]]]]:
@@ -231,6 +317,8 @@ def _ordered(cells: list[dict[str, Any]], key: str) -> str:
 
 def page() -> None:
     """Fill in the tables of docs/choosing.md and draw its picture."""
+    from choosing_picture import draw
+
     from fewrounds.report.marked import filled
 
     results = json.loads(RESULTS.read_text())
@@ -239,52 +327,8 @@ def page() -> None:
     draw(results, HERE.parent / "docs" / "images" / "choosing.png")
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
-    """ζ and ζ₁ against q, and the advised step sizes against the tuned ones."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from fewrounds.report.figures import LOOK, WIDTH
-    from fewrounds.report.frames import label_of
-    from fewrounds.report.styles import styles_of
-
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for dataset, marker in zip(PAIRS, "os", strict=True):
-            own = [one for one in results["measured"] if one["dataset"] == dataset]
-            for name, dash, label in (("zeta", "-", "ζ / L"), ("zeta1", "--", "ζ₁ / σ")):
-                values = [
-                    one["zeta"] / one["L"] if name == "zeta" else one["zeta1"] / math.sqrt(one["sigma2_mean"])
-                    for one in own
-                ]
-                if own:
-                    left.plot([one["q"] for one in own], values, dash, marker=marker, label=f"{label}, {dataset}")
-        left.set_xlabel("q: the share of its own class that a worker has")
-        left.set_ylim(bottom=0)
-        left.legend(frameon=False)
-        left.set_title("Heterogeneity at the start", loc="left")
-        methods = list(dict.fromkeys(cell["method"] for cell in results["cells"]))
-        styles = styles_of(methods)
-        for cell in results["cells"]:
-            style = styles[cell["method"]]
-            low, high = cell["good"]
-            hollow = {} if cell["dataset"] == "digits" else {"markerfacecolor": "none"}
-            right.plot([low, high], [cell["advised"]] * 2, color=style.colour, linewidth=0.8, alpha=0.6)
-            right.plot(cell["eta"], cell["advised"], style.marker, color=style.colour, **hollow)
-        ends_of_line = [3e-3, 1.5]
-        right.plot(ends_of_line, ends_of_line, color="#999999", linewidth=0.8)
-        right.set(xscale="log", yscale="log", xlabel="η that tuning has chosen (line: as good)", ylabel="η advised")
-        for name in methods:
-            right.plot([], [], styles[name].marker, color=styles[name].colour, label=label_of(name))
-        right.legend(frameon=False)
-        both = len({cell["dataset"] for cell in results["cells"]}) > 1
-        right.set_title("Step sizes" + (": filled digits, hollow CIFAR-10" if both else " on digits"), loc="left")
-        figure.savefig(path, dpi=200)
-
-
 if __name__ == "__main__":
-    actions = {"fit": fit, "collect": collect, "page": page}
+    actions = {"fit": fit, "pack": pack, "collect": collect, "page": page}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         sys.exit(f"usage: python experiments/choosing.py {' | '.join(actions)}")
     actions[sys.argv[1]]()

@@ -85,6 +85,17 @@ def test_where_the_budget_ends_the_lead() -> None:
         assert at.of("minibatch-sgd").rounds == pytest.approx(at.of(label).rounds), label
 
 
+def test_where_bvrs_own_lead_ends_with_the_budget() -> None:
+    """L/(√𝓑 ε) + √n L/(𝓑Pε) + ζ/ε against L/(𝓑ε) + Lσ²/(𝓑Pε²) + ζ/ε: 1/√𝓑 + 1/(16𝓑)·10 = 1/𝓑 + 100/(16𝓑), √𝓑 = 6.625."""
+    found = fr.rates(**ONES)
+    where = found.crossings("budget", (1, 1e5))
+    assert where["scaffold (quadratics)"] == pytest.approx(6.625**2, rel=1e-6)
+    small, large = (fr.rates(**{**ONES, "budget": size}) for size in (30, 60))
+    assert small.of("bvr-l-sgd").rounds < small.of("scaffold (quadratics)").rounds
+    assert large.of("bvr-l-sgd").rounds > large.of("scaffold (quadratics)").rounds
+    assert "minibatch-sgd" not in where, "whose rounds do not fall as fast"
+
+
 def test_what_limits_a_method() -> None:
     found = fr.rates(**ONES)
     assert found.of("bvr-l-sgd").limit == "heterogeneity"
@@ -117,5 +128,6 @@ def test_unknown_names_are_refused() -> None:
         found.of("bvr")
     with pytest.raises(fr.SettingError, match="there is no 'eta' to change"):
         found.crossings("eta", (1, 2))
-    with pytest.raises(fr.SettingError, match="must be two positive numbers, the smaller first"):
-        found.crossings("zeta", (2, 1))
+    for between in ((2, 1), (0.1,), 5, ("a", "b"), (0.1, math.inf), (1, 2, 3)):
+        with pytest.raises(fr.SettingError, match="must be two positive numbers, the smaller first"):
+            found.crossings("zeta", between)

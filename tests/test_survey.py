@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -51,6 +53,8 @@ def test_every_split_is_measured_along_a_training(measured: Path) -> None:
     said = (measured / "said").read_text()
     for one in figures.values():
         assert f"{one.zeta:.3g}" in said
+        assert f"± {one.zeta.error:.1g}" in said
+        assert f"{one.gradients:,}" in said
     assert (measured / "out" / "figures" / "measured.png").stat().st_size > 10_000
 
 
@@ -89,6 +93,15 @@ def test_advice_is_what_the_library_says(measured: Path) -> None:
     )  # fmt: skip
     assert timed.returncode == 0, timed.stderr
     assert "seconds" in timed.stdout
+    goal = fewrounds("advise", measured / "experiment.toml", "-o", measured / "out", "--epsilon", "0.01")
+    assert goal.returncode == 0, goal.stderr
+    for q in (0.1, 0.85):
+        m = fr.Measurement.from_json(contents(measured)[q, 0]["measurement"])
+        first = fr.advise(m, 32, epsilon=0.01).choices[0]
+        assert f"{first.rounds:.3g}" in goal.stdout
+    both = fewrounds("advise", measured / "experiment.toml", "--epsilon", "0.01", "--rounds", "5")
+    assert both.returncode == 2
+    assert "give --rounds or --epsilon, not both" in both.stderr
 
 
 @pytest.mark.slow
@@ -113,6 +126,57 @@ def test_auto_runs_with_the_advised_step_sizes(measured: Path) -> None:
     page = (measured / "out" / "index.html").read_text()
     assert "Chosen by: fewrounds advise, from a measurement at the start." in page
     assert "How heterogeneous the data are" in page
+
+
+@pytest.mark.slow
+def test_advice_on_a_file_is_what_the_file_runs(measured: Path, tmp_path: Path) -> None:
+    """With settings of single methods, and a method that is not among the usual ones."""
+    shutil.copytree(measured / "out", tmp_path / "out")
+    text = AUTO.replace('"bvr-l-sgd"]', '"bvr-l-sgd", "svrg"]').replace("q = [0.1, 0.85]", "q = [0.85]")
+    path = write(tmp_path, text + "\n[methods.bvr-l-sgd]\nb = 4\nb_tilde = 10\n[methods.svrg]\nb_tilde = 5\n")
+    shown = fewrounds("advise", path, "-o", tmp_path / "out")
+    assert shown.returncode == 0, shown.stderr
+    assert "measuring" not in shown.stderr
+    done = fewrounds("run", path, "-o", tmp_path / "out", "--jobs", "1", "--set", "train.seed=1")
+    assert done.returncode == 0, done.stderr
+    frame = fr.load_results(tmp_path / "out")
+    rows = {line.split()[0]: line.split() for line in shown.stdout.splitlines() if line.split()[:1]}
+    for method, own in frame.groupby("method"):
+        (eta,) = own["eta"].unique()
+        assert f"{eta:.3g}" in rows[method], method
+    assert "4" in rows["bvr-l-sgd"]
+    m = fr.Measurement.from_json(contents(measured)[0.85, 0]["measurement"])
+    usual = fr.advise(m, 32, rounds=12).of("bvr-l-sgd").method.eta
+    assert f"{usual:.3g}" not in rows["bvr-l-sgd"], "its own settings matter"
+    assert "minibatch-sgd" in rows, "the usual ones are there to compare with"
+
+
+UNADVISED = """
+import sys
+from dataclasses import dataclass
+import fewrounds as fr
+from fewrounds.methods.base import register
+from fewrounds.cli import main
+
+@register("own")
+@dataclass(frozen=True)
+class Own(fr.LocalSGD):
+    pass
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("command", "change"), [("run", "train.method=['own']"), ("measure", "measure.method=own")])
+def test_a_method_without_advice_is_refused_before_anything_is_measured(
+    tmp_path: Path, command: str, change: str
+) -> None:
+    arguments = [command, str(write(tmp_path, AUTO)), "-o", str(tmp_path / "out"), "--set", change]
+    done = subprocess.run([sys.executable, "-c", UNADVISED, *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "there is no advice on 'own': give its eta" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def advise(
         int | None, typer.Option(min=1, help="Gradients per worker and round (the file's by default).")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds there are (the file's by default).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The ‖∇f‖² to reach, in place of rounds.")] = None,
     seconds_per_round: Annotated[
         float | None, typer.Option(help="What a round costs besides gradients; the budget then follows.")
     ] = None,
@@ -125,7 +126,7 @@ def advise(
 
     experiment = load_experiment(file, sets)
     show_advice(
-        experiment, output or Path("runs") / experiment.name, rounds,
+        experiment, output or Path("runs") / experiment.name, rounds, epsilon,
         budget=budget, seconds_per_round=seconds_per_round, seconds_per_gradient=seconds_per_gradient,
     )  # fmt: skip
 

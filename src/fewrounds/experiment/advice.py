@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,20 @@ from fewrounds.experiment.summary import table
 
 if TYPE_CHECKING:
     from fewrounds.theory.advise import Advice
+    from fewrounds.theory.estimate import Estimate
 
-NAMES = {"gradient_norm2": "‖∇f‖²", "eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
+NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
+
+
+ROWS = {
+    "gradient_norm2": "‖∇f‖²",
+    "L": "L",
+    "L_sample": "L of a sample",
+    "zeta": "ζ",
+    "zeta1": "ζ₁",
+    "sigma2": "σ², greatest",
+    "sigma2_mean": "σ², mean",
+}
 
 
 def show_measurements(experiment: Experiment, folder: Path) -> None:
@@ -25,43 +38,72 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
     from fewrounds.report.measured import write_picture
 
     store = Store(folder)
-    headings = ["round", "loss", "‖∇f‖²", "L", "L of a\nsample", "ζ", "ζ / L", "ζ₁", "σ²"]
     with store.open(experiment.name):
         for spec in survey.problems(experiment):
-            shown = table(_title(spec), headings, left=0)
-            for round, m in survey.along(experiment, store, spec):
-                share = m.zeta / m.L if m.L else 0.0
-                figures = [m.loss, m.gradient_norm2, m.L, m.L_sample, m.zeta, share, m.zeta1, m.sigma2]
-                shown.add_row(str(round), *(f"{figure:.3g}" for figure in figures))
+            found = list(survey.along(experiment, store, spec))
+            shown = table(_title(spec), ["round", *(f"{round:,}" for round, _ in found)])
+            shown.add_row("loss", *(f"{m.loss:.3g}" for _, m in found))
+            for name, words in ROWS.items():
+                shown.add_row(words, *(_with_error(getattr(m, name)) for _, m in found))
+            shown.add_row("ζ / L", *(f"{m.zeta / m.L if m.L else 0.0:.2f}" for _, m in found))
+            shown.add_row("gradients", *(f"{m.gradients:,}" for _, m in found))
             Console().print(shown)
         picture = write_picture(folder / "figures", survey.saved(store))
-    print(f"\nError bars and costs: {folder / 'measurements'}\nPicture: {picture}")
+    print(f"\nWhat each figure cost: {folder / 'measurements'}\nPicture: {picture}")
 
 
-def show_advice(experiment: Experiment, folder: Path, rounds: int | None, **budget: Any) -> None:
+def _with_error(estimate: Estimate) -> str:
+    return f"{estimate:.3g} ± {estimate.error:.1g}" if estimate.error else f"{estimate:.3g}"
+
+
+def show_advice(
+    experiment: Experiment, folder: Path, rounds: int | None, epsilon: float | None = None, **budget: Any
+) -> None:
     """Measure every problem of the grid at its start, and say what to run on it."""
+    if rounds is not None and epsilon is not None:
+        raise SettingError("give --rounds or --epsilon, not both")
+    given = {key: value for key, value in budget.items() if value is not None}
+    if not given and experiment.train.budget is None:
+        raise SettingError("the file has no train.budget: give --budget, or the seconds")
     store = Store(folder)
     with store.open(experiment.name):
         for spec in survey.problems(experiment):
-            for advice in _advices(experiment, store, spec, rounds, budget):
+            for advice in _advices(experiment, store, spec, rounds, epsilon, given):
                 _show(spec, advice)
 
 
 def _advices(
-    experiment: Experiment, store: Store, spec: RunSpec, rounds: int | None, budget: dict[str, Any]
+    experiment: Experiment,
+    store: Store,
+    spec: RunSpec,
+    rounds: int | None,
+    epsilon: float | None,
+    given: dict[str, Any],
 ) -> list[Advice]:
-    """At the budget that was given, by number or by seconds; otherwise at each of the file's."""
-    from fewrounds.theory.advise import advise
+    """At the budget that was given, by number or by seconds; otherwise at each of the file's.
 
-    mode = spec.train["budget_mode"]
-    given = {key: value for key, value in budget.items() if value is not None}
-    if not given and experiment.train.budget is None:
-        raise SettingError("the file has no train.budget: give --budget, or the seconds")
+    The file's methods with the file's settings, as they would run with eta = "auto", among the usual ones.
+    """
+    from fewrounds.theory.advise import advise
+    from fewrounds.theory.limits import LIMITS, USUAL
+
     measurement = survey.at_start(experiment, store, spec)
-    if given and "budget" not in given:
-        return [advise(measurement, mode=mode, rounds=rounds, **given)]
-    budgets = [given] if given else [{"budget": one} for one in experiment.train.budget or ()]
-    return [advise(measurement, mode=mode, rounds=rounds or spec.train["rounds"], **one) for one in budgets]
+    open_ended = epsilon is not None or (given and "budget" not in given)
+    asked: dict[str, dict[str, Any]] = {}
+    wanted: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for cell in survey.cells_of(experiment, spec):
+        goal = {"rounds": rounds if open_ended else rounds or cell.train["rounds"], "epsilon": epsilon}
+        how = {**(given or {"budget": cell.train["budget"]}), "mode": cell.train["budget_mode"], **goal}
+        key = json.dumps(how)
+        asked[key] = how
+        own = wanted.setdefault(key, [])
+        if cell.train["method"] in LIMITS and (cell.train["method"], cell.settings) not in own:
+            own.append((cell.train["method"], cell.settings))
+    found = []
+    for key, how in asked.items():
+        others = [(name, dict[str, Any]()) for name in USUAL if name not in [method for method, _ in wanted[key]]]
+        found.append(advise(measurement, methods=[*wanted[key], *others], **how))
+    return found
 
 
 def _title(spec: RunSpec) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from fewrounds.errors import nearest
+from fewrounds.errors import SettingError, nearest
 from fewrounds.methods.base import REGISTRY, method_class
 from fewrounds.settings import Section, load_settings
+from fewrounds.theory.limits import check_advised
 
 T = TypeVar("T")
 
@@ -28,6 +29,14 @@ Axis = Annotated[list[T], BeforeValidator(_as_list)]
 def _known_method(name: str) -> str:
     if name not in REGISTRY:
         raise ValueError(f"there is no method {name!r}; {nearest(name, REGISTRY)}")
+    return name
+
+
+def _advised_method(name: str) -> str:
+    try:
+        check_advised(_known_method(name))
+    except SettingError as error:
+        raise ValueError(str(error)) from None
     return name
 
 
@@ -134,8 +143,8 @@ class Measure(Precision):
 
     rounds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
     """At which rounds of a training; by default the start, and a hundredth, a tenth and all of train.rounds."""
-    method: MethodName = "minibatch-sgd"
-    """Whose training it is."""
+    method: Annotated[str, AfterValidator(_advised_method)] = "minibatch-sgd"
+    """Whose training it is, with the step size that is advised for it."""
 
 
 class Track(Section):
@@ -163,6 +172,9 @@ class Experiment(Section):
     def _consistent(self) -> Experiment:
         if [self.tuning, self.train.eta, self.train.eta_from].count(None) != 2:
             raise ValueError("give either train.eta, train.eta_from or a [tuning] section, which chooses it")
+        if self.train.eta == "auto":
+            for name in self.train.method:
+                _advised_method(name)
         for name in self.tuning.more if self.tuning else ():
             if name not in self.train.method:
                 raise ValueError(f"tuning.more.{name}: {name} is not in train.method")

@@ -44,6 +44,11 @@ def problems(experiment: Experiment) -> list[RunSpec]:
     return list(out.values())
 
 
+def cells_of(experiment: Experiment, spec: RunSpec) -> list[RunSpec]:
+    """The cells of the grid that are this problem, whatever the method and the budget."""
+    return [cell for cell in grid.cells(experiment) if _key(experiment, cell) == _key(experiment, spec)]
+
+
 def at_start(experiment: Experiment, store: Store, spec: RunSpec) -> Measurement:
     """The measurement of the spec's problem at the start, from the folder if it is there."""
     seed = experiment.train.seed[0]

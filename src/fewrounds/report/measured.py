@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 
 from fewrounds.report.figures import LOOK, WIDTH
 from fewrounds.report.html import table, text_of
+from fewrounds.theory.estimate import Measurement
 
 FIGURES = {
     "zeta": "ζ, second-order heterogeneity",
     "zeta1": "ζ₁, first-order heterogeneity",
-    "sigma2": "σ², variance of a gradient",
+    "sigma2": "σ², variance of a gradient, greatest",
     "L": "L, smoothness",
 }
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#666666"]
@@ -122,8 +123,9 @@ def measured_table(measured: Iterable[Measured]) -> str:
             m = one["measurement"]
             figures = [_with_error(m[key]) for key in ("gradient_norm2", "L", "L_sample", "zeta", "zeta1", "sigma2")]
             share = m["zeta"]["value"] / m["L"]["value"] if m["L"]["value"] else 0.0
-            rows.append([label, f"{one['round']:,}", *figures, f"{share:.2f}"])
-    head = ["split", "round", "‖∇f‖²", "L", "L of a sample", "ζ", "ζ₁", "σ²", "ζ / L"]
+            cost = Measurement.from_json(m).gradients
+            rows.append([label, f"{one['round']:,}", *figures, f"{share:.2f}", f"{cost:,}"])
+    head = ["split", "round", "‖∇f‖²", "L", "L of a sample", "ζ", "ζ₁", "σ², greatest", "ζ / L", "gradients"]
     return table(head, rows, "Measured constants", [0])
 
 

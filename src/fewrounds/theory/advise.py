@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from fewrounds.errors import SettingError, finite_number, nearest, whole_number
-from fewrounds.methods.base import Method, method_class
+from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whole_number
+from fewrounds.methods.base import Method, method, method_class
 from fewrounds.methods.budget import for_sizes
 from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.limits import BARE, FACTORS, LIMITS, limits, place_of, rounds_to
+from fewrounds.theory.limits import BARE, FACTORS, LIMITS, USUAL, check_advised, limits, place_of, rounds_to
+from fewrounds.theory.reasons import APART, paragraph
 
 if TYPE_CHECKING:
     import pandas
@@ -21,8 +23,6 @@ NEEDED = ("L", "L_sample", "zeta", "zeta1", "sigma2", "gradient_norm2")
 """The figures that advice is based on."""
 FRACTION = 0.01
 """By default ‖∇f‖² is to fall to this part of what it is at the start."""
-APART = 1.3
-"""Predictions that differ by less than this factor, about the error of the fit, are not told apart."""
 BUDGETS = tuple(2**i for i in range(3, 17))
 """Among which one is chosen where seconds are given."""
 
@@ -33,15 +33,19 @@ class Choice:
 
     method: Method
     rounds: float
-    """Predicted rounds to ε. Compare them with each other, not with a clock."""
+    """The rounds that are given; or those to ε that theory predicts by itself. Compare them with each other, not with
+    a clock."""
     epsilon: float
-    """The ‖∇f‖² to reach; or, where the rounds are given, the one that is predicted to be reached in them."""
+    """The ‖∇f‖² to reach; or, where the rounds are given, (f(x_0) - f*)/(η K rounds), which is the smaller the farther
+    a method goes. With fitted factors, that foretells train losses rather than ‖∇f‖² (docs/choosing.md)."""
     limits: dict[str, float]
     """The greatest step size that each limit allows (see `fewrounds.theory.limits`)."""
     T: int
     """Rounds of a stage."""
     bare: float
     """The rounds, or the ε where the rounds are given, that theory predicts without fitted factors."""
+    by_theory: dict[str, float]
+    """The limits without fitted factors."""
     seconds: float = math.nan
     """Predicted, where seconds per round and gradient are given."""
 
@@ -53,7 +57,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """Methods with their settings, the one with the fewest predicted rounds first."""
+    """Methods with their settings, best first: where the rounds are given, by how far they go with fitted factors;
+    where ε is the goal, by the rounds, or the seconds, that theory predicts by itself."""
 
     choices: tuple[Choice, ...]
     measurement: Measurement
@@ -77,9 +82,10 @@ class Advice:
         import pandas
 
         rows: list[dict[str, Any]] = []
+        best = min(choice.epsilon for choice in self.choices)
         for choice in self.choices:
             settings = choice.method.settings()
-            predicted = {"rounds": choice.rounds} if self.rounds is None else {"gradient_norm2": choice.epsilon}
+            predicted = {"rounds": choice.rounds} if self.rounds is None else {"progress": best / choice.epsilon}
             timed = {} if math.isnan(choice.seconds) else {"seconds": choice.seconds}
             rows.append(
                 {
@@ -97,11 +103,11 @@ class Advice:
     @property
     def why(self) -> str:
         """One paragraph in plain words."""
-        return " ".join([_problem_in_words(self.measurement), _winner_in_words(self), CAUTION])
+        return paragraph(self)
 
     def __str__(self) -> str:
         shown = self.table.copy()
-        for column in ("rounds", "gradient_norm2", "seconds", "eta"):
+        for column in ("rounds", "progress", "seconds", "eta"):
             if column in shown:
                 shown[column] = [f"{value:.3g}" for value in shown[column]]
         return f"{shown.astype(object).fillna('').to_string(index=False)}\n\n{self.why}"
@@ -115,10 +121,10 @@ def advise(
     epsilon: float | None = None,
     seconds_per_round: float | None = None,
     seconds_per_gradient: float | None = None,
-    methods: Iterable[str] | None = None,
+    methods: Iterable[str | Method | tuple[str, Mapping[str, Any]]] | None = None,
     mode: str = "paper",
     f_star: float = 0.0,
-    factors: dict[str, float] = FACTORS,
+    factors: Mapping[str, float] = FACTORS,
     **fixed: Any,
 ) -> Advice:
     """A ranked table of methods with settings for this problem.
@@ -127,25 +133,20 @@ def advise(
                          costs besides gradients) and seconds_per_gradient: then the budget with the least predicted
                          time is chosen
     rounds, epsilon      how many rounds there are, or the ‖∇f‖² to reach; by default a hundredth of the start's
-    methods              by name; all that there is theory for by default
+    methods              by name, or by name and settings of its own, ("bvr-l-sgd", {"b": 32}), or as they are but for
+                         eta, fr.SVRG(eta=1, b=64); by default the paper's, whose step sizes are calibrated
     mode                 as for `for_budget`
     f_star               the least loss there can be, or a guess
     factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones
     fixed                further settings of the methods, such as b=32, for those that have them
     """
-    missing = [name for name in NEEDED if math.isnan(getattr(measurement, name))]
-    if missing:
-        raise SettingError(f"advice needs {', '.join(missing)}: measure without `only`, or with {NEEDED}")
+    _check_measured(measurement)
     if rounds is not None and epsilon is not None:
         raise SettingError("give rounds or epsilon, not both")
-    names = list(LIMITS if methods is None else methods)
-    if not names:
-        raise SettingError("methods is empty: name at least one")
     factors = _checked_factors(factors)
     gap = _gap(measurement, f_star)
-    for name in names:
-        if name not in LIMITS:
-            raise SettingError(f"there is no advice on {name!r}; {nearest(name, LIMITS)}")
+    wanted = [_named(one) for one in _listed(methods)]
+    names = [name for name, _ in wanted]
     settings = {field.name for name in names for field in dataclasses.fields(method_class(name))} - {"eta"}
     for key in fixed:
         if key not in settings:
@@ -161,7 +162,7 @@ def advise(
     how_long = None if rounds is None else whole_number("rounds", rounds)
 
     def at_budget(budget: int) -> list[Choice]:
-        made = [_choice(measurement, gap, name, budget, how_long, goal, mode, factors, fixed) for name in names]
+        made = [_choice(measurement, gap, one, budget, how_long, goal, mode, factors, fixed) for one in wanted]
         return [choice for choice in made if choice is not None]
 
     if budget is not None:
@@ -189,8 +190,38 @@ def advise(
     return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long)
 
 
-def _gap(measurement: Measurement, f_star: float) -> float:
-    gap = float(measurement.loss) - f_star
+def _check_measured(measurement: Measurement) -> None:
+    if not isinstance(measurement, Measurement):
+        raise SettingError(f"advice is based on what fr.measure returns, not on {kind_of(measurement)}")
+    missing = [name for name in (*NEEDED, "sigma2_mean") if math.isnan(getattr(measurement, name))]
+    if missing:
+        raise SettingError(f"advice needs {', '.join(missing)}: measure without `only`, or with {NEEDED}")
+
+
+def _listed(methods: Any) -> list[Any]:
+    if methods is None:
+        return list(USUAL)
+    if isinstance(methods, (str, Method)) or not isinstance(methods, Iterable):
+        raise SettingError(f"methods = {methods!r}: must be a list of methods, not {kind_of(methods)}")
+    if not (found := list(methods)):
+        raise SettingError("methods is empty: name at least one")
+    return found
+
+
+def _named(one: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a method and the settings it has of its own."""
+    if isinstance(one, Method):
+        one = (one.name, {key: value for key, value in one.settings().items() if key != "eta"})
+    name, own = (one, {}) if isinstance(one, str) else one
+    if name not in LIMITS:
+        raise SettingError(f"there is no advice on {name!r}; {nearest(str(name), LIMITS)}")
+    return name, dict(own)
+
+
+def _gap(measurement: Measurement, f_star: Any) -> float:
+    if isinstance(f_star, bool) or not isinstance(f_star, Real) or not math.isfinite(f_star):
+        raise SettingError(f"f_star = {f_star!r}: must be a finite number")
+    gap = float(measurement.loss) - float(f_star)
     if not 0 < gap < math.inf:
         raise SettingError(
             f"the loss here is {measurement.loss:.4g} and f_star, the least there can be, {f_star:.4g}: "
@@ -199,25 +230,24 @@ def _gap(measurement: Measurement, f_star: float) -> float:
     return gap
 
 
-def _checked_factors(factors: dict[str, float]) -> dict[str, float]:
+def _checked_factors(factors: Any) -> dict[str, float]:
+    if not isinstance(factors, Mapping):
+        raise SettingError(f"factors = {factors!r}: must be factors by limit, such as {{'smoothness': 5}}")
     for kind, factor in factors.items():
         if kind not in FACTORS:
-            raise SettingError(f"factors: there is no limit {kind!r}; {nearest(kind, FACTORS)}")
+            raise SettingError(f"factors: there is no limit {kind!r}; {nearest(str(kind), FACTORS)}")
         finite_number(f"factors: {kind}", factor, positive=True)
     return {**FACTORS, **factors}
 
 
 def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
-    """By what is predicted; those that it does not tell apart, by what theory says by itself."""
-
-    def value(choice: Choice) -> float:
-        if not math.isnan(choice.seconds):
-            return choice.seconds
-        return choice.epsilon if rounds is not None else choice.rounds
-
+    """By what is predicted. How far methods go with fitted factors tells only those apart that differ clearly; the
+    others are in the order of theory by itself."""
+    if rounds is None:
+        return sorted(choices, key=lambda c: c.rounds if math.isnan(c.seconds) else c.seconds)
     groups: list[list[Choice]] = []
-    for choice in sorted(choices, key=value):
-        if groups and value(choice) <= APART * value(groups[-1][0]):
+    for choice in sorted(choices, key=lambda c: c.epsilon):
+        if groups and choice.epsilon <= APART * groups[-1][0].epsilon:
             groups[-1].append(choice)
         else:
             groups.append([choice])
@@ -227,7 +257,7 @@ def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
 def _choice(
     m: Measurement,
     gap: float,
-    name: str,
+    wanted: tuple[str, dict[str, Any]],
     budget: int,
     rounds: int | None,
     epsilon: float | None,
@@ -236,43 +266,52 @@ def _choice(
     fixed: dict[str, Any],
 ) -> Choice | None:
     """The method at this budget; None if the budget is too small for it."""
-    has = {field.name for field in dataclasses.fields(method_class(name))}
-    own = {key: value for key, value in fixed.items() if key in has}
+    name, own = wanted
+    cls = method_class(name)
+    has = {field.name for field in dataclasses.fields(cls)}
+    settled = not (cls.local and "K" not in own) and not ("b" in has and "b" not in own)
+    own = {**{key: value for key, value in fixed.items() if key in has}, **own}
     streams = math.inf in m.sizes
-    if "b_tilde" in has and streams and "b_tilde" not in own:
+    if "b_tilde" in has and streams and own.get("b_tilde") is None:
         # b̃ = σ²/(P ε): what a mean over all workers must be known to. (Of finite data all, as in the experiments.)
         target = epsilon or FRACTION * float(m.gradient_norm2) or gap / (rounds or 1)
         own["b_tilde"] = max(1, math.ceil(float(m.sigma2) / (m.P * target)))
     try:
-        made = for_sizes(name, budget, m.sizes, mode, eta=1.0, **own)
+        made = method(name, eta=1.0, **own) if settled else for_sizes(name, budget, m.sizes, mode, eta=1.0, **own)
+        made.check(m.sizes)
     except SettingError as error:
         if "too small" in str(error) or (streams and "Stream" in str(error)):
             return None
         raise
-    if rounds is not None:
-        return step_size(m, made, rounds, factors, gap=gap)
-    assert epsilon is not None
-    at = place_of(m, made, epsilon)
-    found = limits(at, name, factors)
-    needed, bare = (rounds_to(at, name, gap, these) for these in (factors, BARE))
-    return Choice(dataclasses.replace(made, eta=min(found.values())), needed, epsilon, found, at.T, bare)
+    return step_size(m, made, rounds, factors, gap=gap, epsilon=epsilon)
 
 
 def step_size(
     measurement: Measurement,
     method: Method,
-    rounds: int,
+    rounds: int | None,
     factors: dict[str, float] = FACTORS,
     gap: float | None = None,
+    epsilon: float | None = None,
 ) -> Choice:
-    """The advice for a method whose other settings are given; the gap f(x_0) - f* is the loss by default."""
+    """The advice for a method whose other settings are given, for so many rounds or else to ε; the gap f(x_0) - f* is
+    the loss by default."""
     gap = _gap(measurement, 0.0) if gap is None else gap
-    if method.name not in LIMITS:
-        raise SettingError(f"there is no advice on {method.name!r}: give its eta; {nearest(method.name, LIMITS)}")
-    reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))
-    found = limits(place_of(measurement, method, reached), method.name, factors)
-    made = dataclasses.replace(method, eta=min(found.values()))
-    return Choice(made, float(rounds), reached, found, method.stage_rounds(measurement.sizes), bare)
+    check_advised(method.name)
+    if rounds is not None:
+        needed = float(rounds)
+        reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))
+    else:
+        assert epsilon is not None
+        reached, bare = epsilon, rounds_to(place_of(measurement, method, epsilon), method.name, gap, BARE)
+        needed = bare
+    at = place_of(measurement, method, reached)
+    found, by_theory = (limits(at, method.name, f) for f in (factors, BARE))
+    eta = min(found.values())
+    if math.isinf(eta):
+        raise SettingError(f"nothing limits the steps of {method.name} here (L = {at.L:g}): give its eta")
+    made = dataclasses.replace(method, eta=eta)
+    return Choice(made, needed, reached, found, method.stage_rounds(measurement.sizes), bare, by_theory)
 
 
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:
@@ -285,50 +324,3 @@ def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: d
         else:
             high = middle
     return math.exp(high)
-
-
-# ---------------------------------------------------------------------- in words
-
-
-def _problem_in_words(m: Measurement) -> str:
-    share = m.zeta / m.L if m.L else 0.0
-    how = (
-        "hardly differ in curvature"
-        if share < 0.1
-        else "differ moderately in curvature"
-        if share < 0.5
-        else "differ in curvature about as much as the problem has"
-    )
-    return f"The {m.P} workers {how} (ζ = {m.zeta:.3g}, {share:.0%} of L = {m.L:.3g})."
-
-
-CAUTION = (
-    "Constants were measured at one point and change along the way: take these step sizes as the middle of a small "
-    "grid, and trust the order only where the figures are far apart."
-)
-
-REASONS = {
-    "smoothness": "its steps are as large as the curvature of f (L) allows any method",
-    "noise": "its steps are limited by the noise of the gradients, σ²",
-    "local noise": "its steps are limited by the noise of local gradients, σ²",
-    "drift": "its local steps drift towards each worker's own optimum (ζ₁)",
-    "heterogeneity": "its local steps are limited by the difference of the workers' curvature (ζ)",
-    "local recursion": "its local steps are limited by how differently single samples are curved",
-    "recursion": "its steps are limited by how differently single samples are curved over a whole stage",
-}
-
-
-def _winner_in_words(advice: Advice) -> str:
-    first = advice.choices[0]
-    text = f"At a budget of {advice.budget} gradients a round, {first.method.name} comes first: {REASONS[first.limit]}."
-    if len(advice.choices) > 1:
-        second = advice.choices[1]
-        if advice.rounds is None:
-            ratio = second.rounds / first.rounds
-            compared = f"about {ratio:.2g} times the rounds"
-        else:
-            ratio = second.epsilon / first.epsilon
-            compared = f"about {ratio:.2g} times the squared gradient"
-        near = "Hardly told apart from it is" if ratio < APART else f"Next, with {compared}, is"
-        text += f" {near} {second.method.name}: {REASONS[second.limit]}."
-    return text

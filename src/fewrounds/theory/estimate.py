@@ -38,8 +38,10 @@ class Measurement:
 
     The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it, as a rule the one that is
     meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them. That
-    of σ² is its standard error. With fewer samples than a worker has (n), and for streams, the figures are those of the
-    samples, and the error bars do not say how far that is from all data.
+    of σ² is its standard error, of the greatest over workers as much wider as the greatest is too great. With fewer
+    samples than a worker has (n), and for streams, the figures are those of the samples: bars of eigenvalues then
+    reach to what other samples say of the same direction, and those of ζ₁ and ‖∇f‖² allow for the noise that σ² gives
+    the gradients.
     """
 
     loss: float

@@ -13,6 +13,20 @@ its analysis allows in there, and the terms of the paper's table come out, one f
 
 In the last two, L is that of single samples, L_s. L_b = L + (L_s - L)/b is that of a mean of b samples: of the local
 batch, or for methods without local steps of all workers' together.
+
+The methods that the paper did not run are limited by the same things, argued in the same way:
+
+    anchor            η ≤ √(P b)/(T L_s)    SVRG: differences from a point up to T steps away
+    local anchor      η ≤ √b/(K L_s)        the same within a round, of MIME and of inexact DANE's solver
+    batch noise       η ≤ P b̃ ε/(K L σ²)    a large batch anew every round, and K steps along it
+    faded noise       the same, or none at all if what a momentum β leaves of the noise, β σ²/(P b̃), is below ε
+
+The recursion of CE-LSGD and FedGLOMO has 1/β in the place of T; CE-LSGD's batch of a round is K b. Inexact DANE's μ
+adds to L and takes from ζ. MIME's momentum only averages: its steps are held to the limits they have without it. Where
+m of P workers take part in a round, P is m, and the batch has the variance of their choice, at most ζ₁², besides.
+
+Anchors have the fitted factors of recursions, and the noises that of noise. None of these seven methods was among those
+that the factors were fitted to, so their step sizes are not calibrated.
 """
 
 from __future__ import annotations
@@ -21,7 +35,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fewrounds.errors import SettingError, nearest
 from fewrounds.methods.base import Method
+from fewrounds.methods.stages import Staged
 from fewrounds.theory.estimate import Measurement
 
 FACTORS = {
@@ -36,8 +52,19 @@ FACTORS = {
 """Theory leaves constant factors open, and proofs make them small. These fit what tuning finds on digits
 (`python experiments/choosing.py fit`; docs/choosing.md says how well, and how well elsewhere)."""
 
+SHARED = {
+    "anchor": "recursion",
+    "local anchor": "local recursion",
+    "batch noise": "noise",
+    "faded noise": "noise",
+}
+"""Limits with the factor of another."""
+
 BARE = dict.fromkeys(FACTORS, 1.0)
 """Theory by itself."""
+
+FOREVER = 10_000
+"""Rounds that an error lasts which no momentum takes away."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +79,25 @@ class Place:
     P: int
     K: int
     b: float
-    T: int
+    T: float
+    """Rounds that an error lasts: of a stage, or 1/β."""
     b_tilde: float
     """Of a stage; infinite if it is all data, or the method has no stages."""
     epsilon: float
+    batch: float = math.inf
+    """Samples of a large batch that is drawn every round; infinite if it is all data."""
+    beta: float = 1.0
+    """The share of it in the estimate."""
+    mu: float = 0.0
+    chosen2: float = 0.0
+    """The variance of a worker's gradient due to who takes part."""
+    solver: str = ""
+    """Of inexact DANE on samples."""
 
 
 def smoothness(at: Place) -> float:
     together = at.b if at.K > 1 else at.b * at.P
-    return _over(1.0, at.L + (at.L_sample - at.L) / together)
+    return _over(1.0, at.L + (at.L_sample - at.L) / together + at.mu)
 
 
 def noise(at: Place) -> float:
@@ -76,7 +113,7 @@ def drift(at: Place) -> float:
 
 
 def heterogeneity(at: Place) -> float:
-    return _over(1.0, at.K * at.zeta)
+    return _over(1.0, at.K * max(0.0, at.zeta - at.mu))
 
 
 def local_recursion(at: Place) -> float:
@@ -87,13 +124,30 @@ def recursion(at: Place) -> float:
     return _over(math.sqrt(at.P * at.b / (at.K * at.T)), at.L_sample)
 
 
+def anchor(at: Place) -> float:
+    return _over(math.sqrt(at.P * at.b), at.T * at.L_sample)
+
+
+def local_anchor(at: Place) -> float:
+    return _over(math.sqrt(at.b), at.K * at.L_sample)
+
+
+def batch_noise(at: Place) -> float:
+    return _over(at.P * at.epsilon, at.K * at.L * (at.sigma2 / at.batch + at.chosen2))
+
+
+def faded_noise(at: Place) -> float:
+    left = at.beta * (at.sigma2 / at.batch + at.chosen2) / at.P
+    return math.inf if left <= at.epsilon else batch_noise(at)
+
+
 def _over(above: float, below: float) -> float:
     return above / below if below else math.inf
 
 
 Limit = Callable[[Place], float]
 
-LIMITS: dict[str, tuple[Limit, ...]] = {
+USUAL: dict[str, tuple[Limit, ...]] = {
     "minibatch-sgd": (smoothness, noise),
     "sarah": (smoothness, recursion),
     "local-gd": (smoothness, drift),
@@ -101,32 +155,67 @@ LIMITS: dict[str, tuple[Limit, ...]] = {
     "scaffold": (smoothness, noise, local_noise, heterogeneity),
     "bvr-l-sgd": (smoothness, heterogeneity, local_recursion, recursion),
 }
-"""By method. (SCAFFOLD's are those of its analysis of quadratics; the one for other losses promises no more than
-minibatch SGD.)"""
+"""The paper's methods. (SCAFFOLD's limits are those of its analysis of quadratics; the one for other losses promises no
+more than minibatch SGD.)"""
+
+LIMITS: dict[str, tuple[Limit, ...]] = {
+    **USUAL,
+    "svrg": (smoothness, anchor),
+    "inexact-dane": (smoothness, heterogeneity, batch_noise),
+    "pr-spider": (smoothness, heterogeneity, local_recursion, recursion),
+    "fedglomo": (smoothness, drift, local_recursion, recursion, faded_noise),
+    "mime": (smoothness, heterogeneity, local_anchor, batch_noise),
+    "mimelite": (smoothness, noise, local_noise, drift, batch_noise),
+    "ce-lsgd": (smoothness, heterogeneity, local_recursion, recursion, faded_noise),
+}
+"""By method."""
+
+SOLVERS: dict[str, tuple[Limit, ...]] = {
+    "svrg": (local_anchor,),
+    "sarah": (local_recursion,),
+    "sgd": (noise, local_noise),
+}
+"""What else limits inexact DANE."""
+
+
+def check_advised(name: str) -> None:
+    """Refuse a method that there is no advice on."""
+    if name not in LIMITS:
+        raise SettingError(f"there is no advice on {name!r}: give its eta; {nearest(name, LIMITS)}")
 
 
 def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
     m, settings = measurement, method.settings()
-    b, b_tilde = settings.get("b"), settings.get("b_tilde")
+    K, b, b_tilde = int(settings.get("K") or 1), settings.get("b"), settings.get("b_tilde")
+    mean_size = sum(m.sizes) / m.P
+    large = float(b_tilde) if b_tilde is not None and b_tilde < mean_size else math.inf
+    taking_part = settings.get("participants") or m.P
+    staged, forgetful = isinstance(method, Staged), method.name in ("ce-lsgd", "fedglomo")
+    beta = settings["beta"] if forgetful else 1.0
     return Place(
         L=float(m.L),
         L_sample=max(float(m.L_sample), float(m.L)),
         zeta=float(m.zeta),
         zeta1=float(m.zeta1),
         sigma2=float(m.sigma2_mean),
-        P=m.P,
-        K=int(settings.get("K") or 1),
-        b=float(b) if b is not None else sum(m.sizes) / m.P,
-        T=method.stage_rounds(m.sizes),
-        b_tilde=float(b_tilde) if b_tilde is not None and b_tilde < sum(m.sizes) / m.P else math.inf,
+        P=taking_part,
+        K=K,
+        b=float(b) if b is not None else mean_size,
+        T=1 / max(beta, 1 / FOREVER) if forgetful else method.stage_rounds(m.sizes),
+        b_tilde=large if staged else math.inf,
         epsilon=epsilon,
+        batch=K * settings["b"] if method.name == "ce-lsgd" else large,
+        beta=beta,
+        mu=settings.get("mu", 0.0),
+        chosen2=float(m.zeta1) ** 2 if taking_part < m.P else 0.0,
+        solver=settings.get("solver", "") if b is not None else "",
     )
 
 
 def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[str, float]:
     """The greatest step size that each limit allows."""
-    found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name]}
-    return {kind: factors[kind] * value for kind, value in found.items()}
+    found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name] + SOLVERS.get(at.solver, ())}
+    return {kind: factors[SHARED.get(kind, kind)] * value for kind, value in found.items()}
 
 
 def rounds_to(at: Place, name: str, gap: float, factors: dict[str, float] = FACTORS) -> float:

@@ -254,7 +254,10 @@ class Rates:
 
         Lines that it is ahead of all the way, or nowhere, are left out, as are those of its own method.
         """
-        low, high = between
+        try:
+            low, high = (finite_number("between", value, positive=True) for value in between)
+        except (TypeError, ValueError, SettingError):
+            low = high = 0.0
         if variable not in ("L", "zeta", "zeta1", "sigma2", "n", "P", "budget", "epsilon"):
             known = ("zeta", "budget", "epsilon", "sigma2", "P", "n", "L", "zeta1")
             raise SettingError(f"there is no {variable!r} to change; {nearest(variable, known)}")

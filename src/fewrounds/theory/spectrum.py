@@ -59,7 +59,9 @@ def largest(product: Product, start: Tensor, tolerance: float) -> Top:
     operator = LinearOperator((dim, dim), matvec=apply, dtype=np.float64)
     while True:
         try:
-            _, vectors = eigsh(operator, k=1, which="LM", v0=first, tol=tolerance, maxiter=RESTARTS)
+            # Of an operator of low rank it goes on from a random vector: the same one on every rank.
+            rng = np.random.default_rng(0)
+            _, vectors = eigsh(operator, k=1, which="LM", v0=first, tol=tolerance, maxiter=RESTARTS, rng=rng)
             return ended(vectors[:, 0])
         except ArpackNoConvergence:
             tolerance *= 10

@@ -7,7 +7,7 @@ worker's data; None for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ AT_ONCE = 2**23
 """The most numbers that the gradients of single samples may take at once."""
 
 
-def hessian_product(rows: Rows, x: Tensor, v: Tensor, *, n: int | None) -> Tensor:
-    """∇²f_p(x) v."""
-    return torch.stack([_product(worker, x, v, n) for worker in rows.workers])
+def hessian_product(rows: Rows, x: Tensor, v: Tensor, *, n: int | None, again: bool = False) -> Tensor:
+    """∇²f_p(x) v; with `again` from other samples, where samples stand for the data."""
+    return torch.stack([_product(worker, x, v, n, again) for worker in rows.workers])
 
 
 def mean_gradient(rows: Rows, x: Tensor, *, n: int | None) -> Tensor:
@@ -33,10 +33,16 @@ def mean_gradient(rows: Rows, x: Tensor, *, n: int | None) -> Tensor:
 
 
 def smoothness(rows: Rows, x: Tensor, start: Tensor, *, n: int | None, tolerance: float, count: int) -> Tensor:
-    """‖∇²f_p(x)‖ and the residual."""
+    """‖∇²f_p(x)‖ and its error bar: the residual, or how far it is from uᵀ∇²f_p u of other samples."""
     assert count == 2
-    tops = [largest(lambda v, w=worker: _product(w, x, v, n), start, tolerance) for worker in rows.workers]  # type: ignore[misc]
-    return x.new_tensor([[abs(top.value), top.residual] for top in tops])
+    out = []
+    for worker in rows.workers:
+        top = largest(lambda v, w=worker: _product(w, x, v, n), start, tolerance)  # type: ignore[misc]
+        error = top.residual
+        if _standing(worker, n) is not None:
+            error = max(error, abs(top.value - float(top.vector @ _product(worker, x, top.vector, n, again=True))))
+        out.append([abs(top.value), error])
+    return x.new_tensor(out)
 
 
 def sample_smoothness(rows: Rows, x: Tensor, start: Tensor, *, tolerance: float, count: int) -> Tensor:
@@ -53,8 +59,9 @@ def sample_smoothness(rows: Rows, x: Tensor, start: Tensor, *, tolerance: float,
 
 
 def spread(rows: Rows, x: Tensor, *, n: int | None, samples: int, count: int) -> Tensor:
-    """E‖∇ℓ(x, z) - ∇f_p(x)‖² over the worker's samples z, from some or all of them, and its standard error."""
-    assert count == 2
+    """E‖∇ℓ(x, z) - ∇f_p(x)‖² over the worker's samples z, from some or all of them, and its standard error; then the
+    variance of the mean gradient of those that stand for the data."""
+    assert count == 3
     return torch.stack([_spread(worker, x, n, samples) for worker in rows.workers])
 
 
@@ -62,18 +69,32 @@ def _product_of(problem: Problem, x: Tensor, z: Batch) -> Product:
     return lambda v: problem.hessian_product(x, z, v)
 
 
-def _product(worker: Worker, x: Tensor, v: Tensor, n: int | None) -> Tensor:
-    return _mean(worker, n, 2, lambda z: worker.problem.hessian_product(x, z, v))
+def _product(worker: Worker, x: Tensor, v: Tensor, n: int | None, again: bool = False) -> Tensor:
+    return _mean(worker, n, 2, lambda z: worker.problem.hessian_product(x, z, v), again)
 
 
 def _gradient(worker: Worker, x: Tensor, n: int | None) -> Tensor:
     return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z))
 
 
-def _mean(worker: Worker, n: int | None, cost: int, function: Callable[[Batch], Tensor]) -> Tensor:
+def _standing(worker: Worker, n: int | None) -> int | None:
+    """How many samples stand for the worker's data; None if they are all of it."""
+    if n is not None and n < worker.size:
+        return n
+    return None if worker.size < math.inf else sum(batch_size(z) for z in worker.everything())
+
+
+def _chosen(worker: Worker, n: int | None, again: bool) -> Iterable[Batch]:
+    """The samples that stand for the worker's data, or as many others."""
+    if again and (count := _standing(worker, n)) is not None:
+        return [worker.drawn("measure again", count)]
+    return worker.everything() if n is None or n >= worker.size else [worker.drawn("measure", n)]
+
+
+def _mean(worker: Worker, n: int | None, cost: int, function: Callable[[Batch], Tensor], again: bool = False) -> Tensor:
     """The mean over the samples of what is a mean over a batch, and costs so many gradients a sample."""
     total, count = torch.zeros(()), 0
-    for z in worker.everything() if n is None or n >= worker.size else [worker.drawn("measure", n)]:
+    for z in _chosen(worker, n, again):
         total = function(z) * batch_size(z) + total.to(worker.problem.device)
         count += batch_size(z)
     worker.count(cost * count)
@@ -93,11 +114,13 @@ def _spread(worker: Worker, x: Tensor, n: int | None, samples: int) -> Tensor:
         rows = map_batch(lambda part, first=first: part[first : first + at_once].unsqueeze(1), z)  # type: ignore[misc]
         squares.append((worker.problem.gradients(x, rows) - centre).square().sum(dim=1))
     found = torch.cat(squares)
+    standing = _standing(worker, n)
+    share = 0.0 if standing is None else (1 - standing / size) / standing  # (of samples without replacement)
     if m == size:
-        return torch.stack([found.mean(), found.new_zeros(())])
+        return torch.stack([found.mean(), found.new_zeros(()), share * found.mean()])
     value = found.mean() if known else found.sum() / (m - 1)
-    error = found.std() / math.sqrt(m) * math.sqrt(1 - m / size)  # (of samples without replacement)
-    return torch.stack([value, error])
+    error = found.std() / math.sqrt(m) * math.sqrt(1 - m / size)
+    return torch.stack([value, error, share * value])
 
 
 def _some(worker: Worker, purpose: str, m: int) -> Batch:

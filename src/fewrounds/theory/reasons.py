@@ -1,0 +1,114 @@
+"""Advice in plain words: what the problem is like, which method comes first, and why."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fewrounds.theory.estimate import Measurement
+
+if TYPE_CHECKING:
+    from fewrounds.theory.advise import Advice, Choice
+
+APART = 1.3
+"""Predictions that differ by less than this factor, about the error of the fit, are not told apart."""
+
+HELD = {
+    "smoothness": "the curvature of f (L), as any method is",
+    "noise": "the noise of the gradients (σ²)",
+    "local noise": "the noise of local gradients (σ²)",
+    "drift": "the drift of local steps towards each worker's own optimum (ζ₁)",
+    "heterogeneity": "the difference of the workers' curvature (ζ)",
+    "local recursion": "how differently single samples are curved",
+    "recursion": "how differently single samples are curved, over a whole stage",
+    "anchor": "how differently single samples are curved, far from where a stage began",
+    "local anchor": "how differently single samples are curved, far from where a round began",
+    "batch noise": "the noise of the batch that it draws every round (σ²)",
+    "faded noise": "the noise of the batch that it draws every round (σ²)",
+}
+"""What a step size is limited by."""
+
+CAUTION = (
+    "Constants were measured at one point and change along the way: take these step sizes as the middle of a small "
+    "grid, and trust the order only where the figures are far apart."
+)
+BY_LOSS = (
+    "Progress is K η against the best, with factors fitted to tuned step sizes: it is about the order of train losses, "
+    "not that of ‖∇f‖² (docs/choosing.md); where that is to be small, give epsilon."
+)
+BY_THEORY = (
+    "Rounds and order are those of theory by itself, which is the better guide to ‖∇f‖² (docs/choosing.md); the step "
+    "sizes have fitted factors."
+)
+
+
+def paragraph(advice: Advice) -> str:
+    """Why the table is as it is."""
+    how = BY_THEORY if advice.rounds is None else BY_LOSS
+    return " ".join([_problem(advice.measurement), _winner(advice), how, CAUTION])
+
+
+def _problem(m: Measurement) -> str:
+    share = m.zeta / m.L if m.L else 0.0
+    how = (
+        "hardly differ in curvature"
+        if share < 0.1
+        else "differ moderately in curvature"
+        if share < 0.5
+        else "differ in curvature about as much as the problem has"
+    )
+    return f"The {m.P} workers {how} (ζ = {m.zeta:.3g}, {share:.0%} of L = {m.L:.3g})."
+
+
+def _winner(advice: Advice) -> str:
+    first = advice.choices[0]
+    where = f"At a budget of {advice.budget} gradients a round"
+    if advice.rounds is None and math.isinf(first.rounds):
+        return f"{where}, no method is predicted to reach {_noise_floor(first)}."
+    text = f"{where}, {first.method.name} comes first: {_why_first(advice, first)}."
+    if len(advice.choices) > 1:
+        text += f" {_runner_up(advice, first, advice.choices[1])}."
+    return text
+
+
+def _why_first(advice: Advice, first: Choice) -> str:
+    if not math.isnan(first.seconds):
+        return f"it needs the fewest seconds, {first.rounds:.3g} rounds of {first.seconds / first.rounds:.2g}"
+    if advice.rounds is None:
+        return f"theory lets it go farthest in a round, {_steps(advice, first)}"
+    near = [c for c in advice.choices if c.epsilon <= APART * min(c.epsilon for c in advice.choices)]
+    if len(near) > 1:
+        steps = _steps(advice, first)
+        return (
+            f"none goes clearly farther in a round than its {steps}, and of those that go as far theory puts it first"
+        )
+    return f"it goes farthest in a round, {_steps(advice, first)}"
+
+
+def _runner_up(advice: Advice, first: Choice, second: Choice) -> str:
+    if advice.rounds is None and math.isinf(second.rounds):
+        return f"No other is predicted to reach {_noise_floor(second)}"
+    if advice.rounds is not None:
+        ratio = second.epsilon / first.epsilon
+        place = f"Next, with about {1 / ratio:.0%} of its progress, is"
+    else:
+        timed = not math.isnan(first.seconds)
+        ratio = second.seconds / first.seconds if timed else second.rounds / first.rounds
+        place = f"Next, with about {ratio:.2g} times the {'seconds' if timed else 'rounds'}, is"
+    if ratio < APART:
+        place = "Hardly told apart from it is"
+    allowed = second.limits if advice.rounds is not None else second.by_theory
+    limit = min(allowed, key=lambda kind: allowed[kind])
+    return f"{place} {second.method.name}, {_steps(advice, second)}, limited by {HELD[limit]}"
+
+
+def _steps(advice: Advice, choice: Choice) -> str:
+    """What the prediction is based on: K steps, with the η that is advised or the one of theory by itself."""
+    K = choice.method.settings().get("K") or 1
+    eta = min((choice.limits if advice.rounds is not None else choice.by_theory).values())
+    return f"{K} step{'s' if K > 1 else ''} of {eta:.2g}"
+
+
+def _noise_floor(choice: Choice) -> str:
+    b_tilde = choice.method.settings().get("b_tilde")
+    return f"‖∇f‖² = {choice.epsilon:.3g}: of {choice.method.name} the noise of b̃ = {b_tilde} samples is greater"
