@@ -122,7 +122,11 @@ class Federation:
 
     def stop(self, *names: str) -> None:
         for name in names or tuple(self.processes):
+            jobs = self.jobs(name)  # sessions of their own, which a site that sleeps would keep
             demo.stop(self.processes.pop(name))
+            for job in jobs:
+                with contextlib.suppress(psutil.Error):
+                    job.kill()
 
     def parents(self, name: str) -> list[psutil.Process]:
         """FLARE's own process of a kit."""
@@ -134,6 +138,8 @@ class Federation:
 
     def _children(self, name: str, wanted: Callable[[str], bool]) -> list[psutil.Process]:
         found = []
+        if self.processes[name].poll() is not None:
+            return []
         for process in psutil.Process(self.processes[name].pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if wanted(" ".join(process.cmdline())):
