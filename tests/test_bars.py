@@ -57,7 +57,7 @@ def mean_of_samples(dtype: torch.dtype = torch.float64, dim: int = 5) -> fr.Prob
 
 
 def test_the_greatest_noise_of_equal_workers_is_covered() -> None:
-    """Ten workers with the same data. A bar that covers two in three misses 41 or more of 80 once in 3,000 times."""
+    """Ten workers with the same data. A bar that covers two in three misses 41 or more of 80 once in 1,000 times."""
     data = np.random.default_rng(0).standard_t(6, size=(4000, 5))
     true = float(((data - data.mean(axis=0)) ** 2).sum(axis=1).mean())
     covered, high = 0, 0
@@ -95,6 +95,7 @@ def test_sampled_gradients_are_within_their_error_bars(endless: bool) -> None:
 
     rng = np.random.default_rng(1)
     finite = [draw(5000, rng) for _ in range(4)]
+    true = float(np.square(np.concatenate(finite).mean(axis=0)).sum())
     covered1, covered2, seeds = 0, 0, 40
     for seed in range(seeds):
         workers = [fr.Stream(draw)] * 4 if endless else finite
@@ -102,9 +103,10 @@ def test_sampled_gradients_are_within_their_error_bars(endless: bool) -> None:
             mean_of_samples(dim=3), workers, np.zeros(3), n=50, samples=50, seed=seed, only=["zeta1", "gradient_norm2"]
         )
         covered1 += m.zeta1 <= 2 * m.zeta1.error
-        covered2 += abs(m.gradient_norm2 - 27) <= m.gradient_norm2.error + 27 * 0.03 * (not endless)
+        covered2 += abs(m.gradient_norm2 - (27 if endless else true)) <= m.gradient_norm2.error
     assert covered1 >= 0.9 * seeds, "two bars"
-    assert covered2 >= 0.6 * seeds, "one bar, of two in three; fewer than 24 of 40 happens once in five hundred times"
+    # the bar takes all noise to be along the gradient, which of three directions is √3 standard errors: 92 in 100
+    assert covered2 >= 30, "less happens once in a thousand times"
 
 
 def test_sampled_curvature_reaches_to_what_other_samples_say() -> None:

@@ -357,7 +357,7 @@ def _greatest_of_noisy(estimates: Iterable[Estimate]) -> Estimate:
     """The greatest of figures with random errors, which is as a rule one whose error is upwards.
 
     The bar reaches down to where all of P figures are no more than √(2 ln P) standard errors too high, and up to the
-    highest standard error: of P figures that are all the same it covers five in six.
+    highest standard error: of P figures that are all the same it covers five in six or more.
     """
     estimates = list(estimates)
     top = max(estimates)
