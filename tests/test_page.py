@@ -280,7 +280,7 @@ def test_the_least_there_can_be(open_frame: Callable[..., Opened]) -> None:
 def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
     frame = made_frame({("sarah", q, 64): 0.5 for q in (0.1, 0.85)})
     figures = {
-        name: fr.Estimate(value, 0.1) for name, value in (("L", 20), ("L_sample", 30), ("zeta1", 2), ("sigma2", 9))
+        name: fr.Estimate(value, 0.1, 500) for name, value in (("L", 20), ("L_sample", 30), ("zeta1", 2), ("sigma2", 9))
     }
     measured = [
         {
@@ -300,7 +300,7 @@ def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
         ["q = 0.85", "0"],
         ["q = 0.85", "5"],
     ]
-    assert rows[0].split("\t")[2:] == ["0.5", "20", "30", "1", "2 ± 0.1", "9 ± 0.1", "0.05"]
+    assert rows[0].split("\t")[2:] == ["0.5", "20", "30", "1", "2 ± 0.1", "9 ± 0.1", "0.05", "2,000"]
     assert "along a training by sarah" in page.tab.locator("#measured").inner_text()
     assert page.tab.get_by_role("link", name="Heterogeneity").count() == 1
 
