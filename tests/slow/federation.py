@@ -174,6 +174,12 @@ class Federation:
         shutil.rmtree(self.folder / output, ignore_errors=True)
 
 
+def _hears() -> None:
+    """A shell's background is deaf to Ctrl-C, and what nohup starts to a terminal that is closed."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Running:
     """`fewrounds silo run` in the background, and what it says."""
 
@@ -184,7 +190,7 @@ class Running:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background is deaf to it
+            preexec_fn=_hears,
         )
         self.said: list[str] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
