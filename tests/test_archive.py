@@ -139,6 +139,10 @@ def test_bad_files_are_named_in_one_line(finished: Path, tmp_path: Path) -> None
     (tmp_path / "another" / "results.json").write_text('{"format": 1, "name": "else", "created": ""}')
     with pytest.raises(ResultsError, match="has the results of 'else', not 'small'"):
         unpack(finished / "small.parquet", tmp_path / "another")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResultsError, match="cannot write .*folder: Is a directory"):
+        pack(finished / "out", tmp_path / "folder")
+    assert not list(tmp_path.glob("*.tmp")), "and nothing is left behind"
     for bad in ("pack", "report"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         done = fewrounds(bad, tmp_path / "empty", *([tmp_path / "x.parquet"] if bad == "pack" else []))

@@ -47,8 +47,11 @@ def pack(folder: str | Path, file: str | Path) -> int:
     with one_line(f"cannot write {file}", ResultsError):
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_name(file.name + ".tmp")
-        parquet.write_table(table, temporary, compression="zstd")
-        temporary.replace(file)
+        try:
+            parquet.write_table(table, temporary, compression="zstd")
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
     return len(records)
 
 
