@@ -48,10 +48,10 @@ CALIBRATION = ("calibration", "choosing-digits-auto")
 def pack() -> None:
     """The folders of runs/ that are there, as files that can be committed."""
     for name in dict.fromkeys([CALIBRATION[0], *(name for pair in PAIRS.values() for name in pair)]):
-        if (RUNS / name).exists():
+        if (RUNS / name / "grid.json").exists():
             print(f"{name}: {archive.pack(RUNS / name, PACKED / f'{name}.parquet')} runs")
         else:
-            print(f"{name}: runs/{name} is not there")
+            print(f"{name}: runs/{name} has no runs")
 
 
 def packed(name: str) -> Path | None:
@@ -241,7 +241,7 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
     }
     if "fit" in results:
         own = [(name, results["fit"][name]) for name in ("bare theory", "fitted")]
-        rows = [(name, f"{one['rms']:.2g}", f"{one['worst']:.2g}") for name, one in own]
+        rows = [(name, *(f"{float(f'{one[which]:.2g}'):g}" for which in ("rms", "worst"))) for name, one in own]
         out["fit"] = [("factors", "off by a factor of (root mean square)", "at worst"), *rows]
     steps = ("η tuned", "as good", "η advised", "limited by", "η of bare theory")
     head = ("method", "q", *steps, "loss, tuned", "loss, advised")

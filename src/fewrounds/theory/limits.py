@@ -45,7 +45,7 @@ FACTORS = {
     "noise": 130.0,
     "local noise": 250.0,
     "drift": 3200.0,
-    "heterogeneity": 10.0,
+    "heterogeneity": 7.9,
     "local recursion": 5.0,
     "recursion": 1.3,
 }
