@@ -380,3 +380,42 @@ def test_what_cannot_be_reached_is_said() -> None:
     for text in (out.why, one.why):
         assert "nan" not in text
         assert "inf" not in text
+
+
+# ---------------------------------------------------------------------- curvature that stays
+
+
+def test_where_curvature_stays_steps_are_held_to_one_over_l() -> None:
+    falls, stays, unknown = (measurement(L_ahead=ahead) for ahead in (17.9, 18.1, math.nan))
+    for name in USUAL:
+        at = {m: fr.advise(m, 1000, rounds=100, methods=[name]).choices[0] for m in (falls, stays, unknown)}
+        assert at[falls].limits == at[unknown].limits
+        assert at[falls].limits["smoothness"] == pytest.approx(5 * at[falls].by_theory["smoothness"])
+        assert at[stays].limits["smoothness"] == pytest.approx(at[stays].by_theory["smoothness"])
+        assert at[stays].by_theory["smoothness"] == at[falls].by_theory["smoothness"]
+    assert "leaves the curvature as it is" in fr.advise(stays, 1000, rounds=100).why
+    assert "leaves the curvature as it is" not in fr.advise(falls, 1000, rounds=100).why
+    lower = fr.advise(stays, 1000, rounds=100, methods=["minibatch-sgd"], factors={"smoothness": 0.5}).choices[0]
+    assert lower.limits["smoothness"] == pytest.approx(0.5 * lower.by_theory["smoothness"])
+
+
+@pytest.fixture(scope="module")
+def least_squares():
+    (X, y), _ = load_digits()
+    data = [(X[part], y[part].astype("float32")) for part in class_skew(y, q=0.35)]
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 1)
+    problem = fr.Problem(model, loss=lambda out, y: torch.nn.functional.mse_loss(out[:, 0], y), l2=1e-3)
+    return problem, data, fr.measure(problem, data, all_pairs=False)
+
+
+@pytest.mark.parametrize("name", sorted(LIMITS))
+def test_least_squares_converges_with_advised_steps(least_squares, name: str) -> None:
+    """With 5/L, as networks bear, it would not."""
+    problem, data, m = least_squares
+    assert m.L_ahead == pytest.approx(m.L, rel=1e-3)
+    made = fr.advise(m, 256, rounds=30, methods=[name]).best
+    assert made.eta <= 1 / m.L
+    losses = fr.train(problem, data, made, rounds=30, progress=False).history["train_loss"]
+    assert losses.iloc[-1] < 0.6 * losses.iloc[0], losses
+    assert losses.max() <= 1.5 * losses.iloc[0]

@@ -58,6 +58,7 @@ def test_quadratics_are_measured_exactly(weights: str) -> None:
     m = fr.measure(case.problem, case.workers, case.x0, weights=weights)
     for name in ("L", "zeta", "zeta_to_mean", "zeta1", "gradient_norm2", "sigma2_mean"):
         assert getattr(m, name) == pytest.approx(getattr(truth, name), rel=1e-6), name
+    assert m.L_ahead == pytest.approx(truth.L, rel=1e-6), "the curvature is the same everywhere"
     assert m.L_workers == pytest.approx(truth.L_workers, rel=1e-6)
     assert m.sigma2_workers == pytest.approx(truth.sigma2_workers, rel=1e-9)
     assert m.sigma2 == max(m.sigma2_workers)
@@ -73,6 +74,18 @@ def test_the_smoothness_of_samples_is_a_quantile() -> None:
     assert m.L_sample == pytest.approx(np.quantile(norms, 0.75), rel=1e-3)
     assert 0 < m.L_sample.error < max(norms) - min(norms)
     assert np.isnan(m.L)
+
+
+@pytest.mark.parametrize("only", [["L", "L_ahead"], ["L_ahead"]])
+def test_the_curvature_that_a_first_step_leaves(only: list[str]) -> None:
+    """Of Σ x⁴/12 it is x², and a step 1/L along the gradient goes from x to x - x³/(3 L)."""
+    problem = fr.Problem(loss=lambda x, z: (z[:, :1] * x**4 / 12).sum(dim=1).mean(), dim=3, dtype=torch.float64)
+    workers = [np.ones((2, 1)), 3 * np.ones((5, 1))]  # their mean is Σ x⁴/6
+    m = fr.measure(problem, workers, np.array([1.0, -2.0, 0.5]), only=only)
+    assert m.L_ahead == pytest.approx(2 * (2 * (1 - 1 / 3)) ** 2, rel=1e-6)
+    assert np.isnan(m.L) if "L" not in only else pytest.approx(8, rel=1e-6) == m.L
+    if "L" in only:
+        assert m.L_ahead.gradients == 3 * 7, "a gradient and one product"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,7 +183,7 @@ def test_problems_of_few_dimensions(dim: int) -> None:
 def test_a_loss_without_curvature() -> None:
     problem = fr.Problem(loss=lambda x, z: (z @ x).mean(), dim=4, dtype=torch.float64)
     m = fr.measure(problem, [np.eye(4), 2 * np.eye(4)])
-    assert (m.L, m.L_sample, m.zeta) == (0, 0, 0)
+    assert (m.L, m.L_ahead, m.L_sample, m.zeta) == (0, 0, 0, 0)
     assert m.zeta1 == pytest.approx(0.5)
 
 
@@ -223,7 +236,7 @@ def test_every_figure_says_what_it_cost() -> None:
         assert one.gradients > 2 * size
     assert m.L.gradients % (2 * n) == 0
     assert m.gradients == sum(one.gradients for one in (
-        m.L, *m.L_workers, m.L_sample, m.zeta, m.zeta_to_mean, m.zeta1, m.sigma2, m.gradient_norm2
+        m.L, m.L_ahead, *m.L_workers, m.L_sample, m.zeta, m.zeta_to_mean, m.zeta1, m.sigma2, m.gradient_norm2
     ))  # fmt: skip
     rough = fr.measure(case.problem, case.workers, case.x0, only=["zeta"], tolerance=0.3)
     assert rough.zeta.gradients <= m.zeta.gradients

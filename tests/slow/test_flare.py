@@ -74,7 +74,7 @@ def test_sites_are_measured_as_in_one_process(federation: Federation) -> None:
     case = classifier()
     expected = fr.measure(case.problem, case.workers, seed=1, samples=4, smooth_samples=2, tolerance=0.01)
     found = fr.Measurement.from_json(json.loads((folder / "measurement.json").read_text())["measurement"])
-    for name in ("L", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2"):
+    for name in ("L", "L_ahead", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-8), name
         assert getattr(found, name).gradients == getattr(expected, name).gradients, name
     assert str(found) in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
 ROWS = {
     "gradient_norm2": "‖∇f‖²",
     "L": "L",
+    "L_ahead": "L after a step",
     "L_sample": "L of a sample",
     "zeta": "ζ",
     "zeta1": "ζ₁",
@@ -53,6 +55,8 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
 
 
 def _with_error(estimate: Estimate) -> str:
+    if math.isnan(estimate):
+        return "–"
     return f"{estimate:.3g} ± {estimate.error:.1g}" if estimate.error else f"{estimate:.3g}"
 
 

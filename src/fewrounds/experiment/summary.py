@@ -99,8 +99,8 @@ def _spread(values: pandas.Series[float], digits: int) -> str:
     return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text
 
 
-def write_page(folder: Path) -> Path:
-    """The page of a folder of results."""
+def write_page(folder: Path, *, figures: bool = True) -> Path:
+    """The page of a folder of results, and the figures beside it."""
     import pandas
 
     from fewrounds.experiment import survey
@@ -143,7 +143,7 @@ def write_page(folder: Path) -> Path:
             if c["eta"] is not None
         ]
     )
-    return write_report(folder, load_results(folder), chosen, meta)
+    return write_report(folder, load_results(folder), chosen, meta, figures=figures)
 
 
 def to_toml(experiment: dict[str, Any]) -> str:

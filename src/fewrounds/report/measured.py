@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -26,6 +27,7 @@ COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 SPLITS = ("dataset", "partition", "q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "l2", "weights")
 Measured = Mapping[str, Any]
+UNKNOWN = {"value": math.nan, "error": 0.0}
 
 
 def lines_of(measured: Iterable[Measured]) -> dict[str, list[Measured]]:
@@ -121,15 +123,19 @@ def measured_table(measured: Iterable[Measured]) -> str:
     for label, points in lines_of(measured).items():
         for one in points:
             m = one["measurement"]
-            figures = [_with_error(m[key]) for key in ("gradient_norm2", "L", "L_sample", "zeta", "zeta1", "sigma2")]
+            keys = ("gradient_norm2", "L", "L_ahead", "L_sample", "zeta", "zeta1", "sigma2")
+            figures = [_with_error(m.get(key, UNKNOWN)) for key in keys]  # earlier versions did not look ahead
             share = m["zeta"]["value"] / m["L"]["value"] if m["L"]["value"] else 0.0
             cost = Measurement.from_json(m).gradients
             rows.append([label, f"{one['round']:,}", *figures, f"{share:.2f}", f"{cost:,}"])
-    head = ["split", "round", "‖∇f‖²", "L", "L of a sample", "ζ", "ζ₁", "σ², greatest", "ζ / L", "gradients"]
+    names = ["‖∇f‖²", "L", "L after a step", "L of a sample", "ζ", "ζ₁", "σ², greatest"]
+    head = ["split", "round", *names, "ζ / L", "gradients"]
     return table(head, rows, "Measured constants", [0])
 
 
 def _with_error(value: Mapping[str, float]) -> str:
+    if math.isnan(value["value"]):
+        return "–"
     text = f"{value['value']:.3g}"
     return f"{text} ± {value['error']:.1g}" if value["error"] > 0.005 * abs(value["value"]) else text
 

@@ -48,6 +48,8 @@ class Measurement:
     """f(x)."""
     L: Estimate = NOT_MEASURED
     """‖∇²f(x)‖: the smoothness of f here."""
+    L_ahead: Estimate = NOT_MEASURED
+    """|vᵀ∇²f(x - ∇f(x)/L) v|: what is left of L after a first step, along the direction v that it was found in."""
     L_workers: tuple[Estimate, ...] = ()
     """‖∇²f_p(x)‖ of each worker."""
     L_sample: Estimate = NOT_MEASURED
@@ -77,7 +79,16 @@ class Measurement:
     @property
     def gradients(self) -> int:
         """Single-sample gradients that all of it took, over all workers. A Hessian-vector product counts two."""
-        alone = [self.L, self.L_sample, self.zeta, self.zeta_to_mean, self.zeta1, self.sigma2, self.gradient_norm2]
+        alone = [
+            self.L,
+            self.L_ahead,
+            self.L_sample,
+            self.zeta,
+            self.zeta_to_mean,
+            self.zeta1,
+            self.sigma2,
+            self.gradient_norm2,
+        ]
         return sum(one.gradients for one in [*alone, *self.L_workers])
 
     def __str__(self) -> str:
@@ -85,6 +96,7 @@ class Measurement:
             "loss": f"{self.loss:.4g}",
             "‖∇f‖²": self.gradient_norm2,
             "L": self.L,
+            "L after a step": self.L_ahead,
             "L of a worker, greatest": max(self.L_workers, default=NOT_MEASURED),
             "L of a sample": self.L_sample,
             "ζ": self.zeta,

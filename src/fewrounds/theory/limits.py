@@ -63,6 +63,10 @@ SHARED = {
 BARE = dict.fromkeys(FACTORS, 1.0)
 """Theory by itself."""
 
+STEADY = 0.9
+"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge, and the
+factor of smoothness is at most 1."""
+
 FOREVER = 10_000
 """Rounds that an error lasts which no momentum takes away."""
 
@@ -93,6 +97,8 @@ class Place:
     """The variance of a worker's gradient due to who takes part."""
     solver: str = ""
     """Of inexact DANE on samples."""
+    steady: bool = False
+    """Whether the curvature of f stays as it is."""
 
 
 def smoothness(at: Place) -> float:
@@ -209,12 +215,21 @@ def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
         mu=settings.get("mu", 0.0),
         chosen2=float(m.zeta1) ** 2 if taking_part < m.P else 0.0,
         solver=settings.get("solver", "") if b is not None else "",
+        steady=is_steady(m),
     )
+
+
+def is_steady(m: Measurement) -> bool:
+    """Whether a first step leaves the curvature as it is, as that of least squares is everywhere. Not so of networks,
+    for which the factor of smoothness was fitted. (Figures of earlier versions do not say.)"""
+    return not math.isnan(m.L_ahead) and float(m.L_ahead) >= STEADY * float(m.L)
 
 
 def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[str, float]:
     """The greatest step size that each limit allows."""
     found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name] + SOLVERS.get(at.solver, ())}
+    if at.steady:
+        factors = {**factors, "smoothness": min(1.0, factors["smoothness"])}
     return {kind: factors[SHARED.get(kind, kind)] * value for kind, value in found.items()}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from fewrounds.theory.spectrum import Product, Top, largest
 if TYPE_CHECKING:
     from fewrounds.theory.measure import How
 
-FIGURES = ("L", "L_workers", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2")
+FIGURES = ("L", "L_ahead", "L_workers", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2")
 FEW = 10
 """Up to so many workers, all pairs are compared; of more, those that a search finds."""
 STARTS = 4
@@ -63,7 +64,9 @@ class Point:
         only = set(self.how.only)
         found: dict[str, Any] = {}
         if "L" in only:
-            found["L"] = self._cost(lambda: self._checked(self._top(self._mean), self._mean_again))
+            found["L"] = self._cost(lambda: self._checked(self._steepest, self._mean_again))
+        if "L_ahead" in only:
+            found["L_ahead"] = self._cost(self._smoothness_ahead)
         if "L_workers" in only:
             found["L_workers"] = tuple(self._cost(lambda p=p: self._smoothness(p)) for p in self.everyone)  # type: ignore[misc]
         if "L_sample" in only:
@@ -173,6 +176,19 @@ class Point:
         return Estimate(abs(top.value), max(top.residual, abs(top.value - other)))
 
     # ------------------------------------------------------------------ smoothness
+
+    @cached_property
+    def _steepest(self) -> Top:
+        """Of ∇²f."""
+        return self._top(self._mean)
+
+    def _smoothness_ahead(self) -> Estimate:
+        top = self._steepest
+        if not top.value:
+            return Estimate(0.0)
+        ahead = self.x - self._asked(self._mean_gradient) / abs(top.value)
+        product = self._asked(lambda: self.engine.mean(tasks.hessian_product, ahead, top.vector, n=self.how.n))
+        return Estimate(abs(float(top.vector @ product)), top.residual)
 
     def _smoothness(self, p: int) -> Estimate:
         settings: dict[str, Any] = {"n": self.how.n, "tolerance": self.tolerance, "count": 2}

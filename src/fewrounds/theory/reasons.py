@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from fewrounds.theory.estimate import Measurement
+from fewrounds.theory.limits import is_steady
 
 if TYPE_CHECKING:
     from fewrounds.theory.advise import Advice, Choice
@@ -32,6 +33,7 @@ CAUTION = (
     "Constants were measured at one point and change along the way: take these step sizes as the middle of a small "
     "grid, and trust the order only where the figures are far apart."
 )
+STAYS = "A first step leaves the curvature as it is, so that no step may be longer than 1/L."
 BY_LOSS = (
     "Progress is K η against the best, with factors fitted to tuned step sizes: it is about the order of train losses, "
     "not that of ‖∇f‖² (docs/choosing.md); where that is to be small, give epsilon."
@@ -57,7 +59,8 @@ def _problem(m: Measurement) -> str:
         if share < 0.5
         else "differ in curvature about as much as the problem has"
     )
-    return f"The {m.P} workers {how} (ζ = {m.zeta:.3g}, {share:.0%} of L = {m.L:.3g})."
+    said = f"The {m.P} workers {how} (ζ = {m.zeta:.3g}, {share:.0%} of L = {m.L:.3g})."
+    return f"{said} {STAYS}" if is_steady(m) else said
 
 
 def _winner(advice: Advice) -> str:
