@@ -110,12 +110,15 @@ def quality() -> dict[str, Any]:
     """How well the factors fit: the root mean square of those errors, and the worst, as factors."""
     out: dict[str, Any] = {"cells": len(errors(FACTORS))}
     for name, factors in (("bare theory", BARE), ("fitted", FACTORS)):
-        found = errors(factors)
-        out[name] = {
-            "rms": rounded(math.exp(math.sqrt(sum(one**2 for one in found) / len(found)))),
-            "worst": rounded(math.exp(max(map(abs, found)))),
-        }
+        out[name] = off_by(errors(factors))
     return out
+
+
+def off_by(logarithms: list[float]) -> dict[str, float]:
+    return {
+        "rms": rounded(math.exp(math.sqrt(sum(one**2 for one in logarithms) / len(logarithms)))),
+        "worst": rounded(math.exp(max(map(abs, logarithms)))),
+    }
 
 
 def fitted() -> dict[str, float]:
@@ -189,6 +192,7 @@ def collected() -> dict[str, Any]:
         at, tuned_ends, auto_ends = measured(by_advice), ends(by_tuning), ends(by_advice)
         for q, m in sorted(at.items()):
             figures = {name: rounded(getattr(m, name)) for name in ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")}
+            figures["zeta_error"] = rounded(m.zeta.error)
             out["measured"].append({"dataset": dataset, "q": q, **figures, "n": m.n})
         cells = tuned(by_tuning)
         choices = [advised(cell, at[cell["q"]], FACTORS) for cell in cells]
@@ -231,7 +235,9 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
                 (
                     one["dataset"],
                     f"{one['q']:g}",
-                    *(f"{one[name]:.3g}" for name in ("L", "L_sample", "zeta")),
+                    *(f"{one[name]:.3g}" for name in ("L", "L_sample")),
+                    f"{one['zeta']:.3g}"
+                    + (f" ± {one['zeta_error']:.1g}" if one["zeta_error"] > 0.01 * one["zeta"] else ""),
                     f"{one['zeta'] / one['L']:.2f}",
                     *(f"{one[name]:.3g}" for name in ("zeta1", "sigma2_mean")),
                 )
@@ -240,9 +246,7 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
         ],
     }
     if "fit" in results:
-        own = [(name, results["fit"][name]) for name in ("bare theory", "fitted")]
-        rows = [(name, *(f"{float(f'{one[which]:.2g}'):g}" for which in ("rms", "worst"))) for name, one in own]
-        out["fit"] = [("factors", "off by a factor of (root mean square)", "at worst"), *rows]
+        out["fit"] = _fit_table(results)
     steps = ("η tuned", "as good", "η advised", "limited by", "η of bare theory")
     head = ("method", "q", *steps, "loss, tuned", "loss, advised")
     for dataset in dict.fromkeys(cell["dataset"] for cell in results["cells"]):
@@ -251,6 +255,19 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
         out[f"order {dataset}"] = _order_table(own)
         out[f"agreement {dataset}"] = _agreement_table(own)
     return out
+
+
+def _fit_table(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """How far advised step sizes are off, where the factors were fitted and where they were not."""
+    rows = [("factors", "on", "off by a factor of (root mean square)", "at worst")]
+    cells = [cell for cell in results["cells"] if cell["dataset"] == "cifar10"]
+    for name, key in (("bare theory", "bare_eta"), ("fitted", "advised")):
+        here = results["fit"][name]
+        there = off_by([math.log(cell[key] / middle(cell)) for cell in cells]) if cells else None
+        for place, one in (("digits, calibration", here), ("CIFAR-10", there)):
+            if one is not None:
+                rows.append((name, place, *(f"{float(f'{one[which]:.2g}'):g}" for which in ("rms", "worst"))))
+    return rows
 
 
 def _step_row(cell: dict[str, Any]) -> tuple[str, ...]:

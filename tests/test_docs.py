@@ -123,3 +123,29 @@ def test_the_tables_on_choosing_are_those_of_the_results(monkeypatch) -> None:
         assert {len(row) for row in rows} == {len(rows[0])}, name
     page = (ROOT / "docs" / "choosing.md").read_text()
     assert filled(page, tables) == page, "run python experiments/choosing.py page"
+
+
+@pytest.mark.slow
+def test_the_factors_are_those_that_the_calibration_gives(monkeypatch) -> None:
+    from fewrounds.theory.limits import FACTORS
+
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    import choosing
+
+    assert choosing.packed("calibration"), "results/choosing/calibration.parquet: python experiments/choosing.py pack"
+    assert choosing.fitted() == FACTORS
+
+
+def test_the_results_on_choosing_are_those_of_the_packed_runs(monkeypatch) -> None:
+    import json
+
+    monkeypatch.syspath_prepend(ROOT / "experiments")
+    import choosing
+
+    for name in [*choosing.CALIBRATION, *(name for pair in choosing.PAIRS.values() for name in pair)]:
+        assert choosing.packed(name), f"results/choosing/{name}.parquet: python experiments/choosing.py pack"
+    found = json.loads(json.dumps(choosing.collected()))
+    kept = json.loads(choosing.RESULTS.read_text())
+    assert json.dumps(found, sort_keys=True) == json.dumps(kept, sort_keys=True), (
+        "python experiments/choosing.py collect"
+    )
