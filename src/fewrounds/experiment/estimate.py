@@ -9,6 +9,7 @@ from fewrounds.experiment import grid
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.store import Store, known_eta
+from fewrounds.experiment.survey import one_thread
 from fewrounds.experiment.work import cadence_of, data_digest, execute, method_of, parts_of, prepare, problem_of
 
 
@@ -63,12 +64,13 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
 
 
 def _measure(spec: RunSpec) -> tuple[float, float]:
-    """Seconds per gradient and per evaluation, on two rounds."""
+    """Seconds per gradient and per evaluation, on two rounds in one thread, as runs have."""
     prepare(spec.data)
-    execute(spec, rounds=1)  # warm-up
-    began = time.perf_counter()
-    result = execute(spec, rounds=2)
-    elapsed = time.perf_counter() - began
+    with one_thread():
+        execute(spec, rounds=1)  # warm-up
+        began = time.perf_counter()
+        result = execute(spec, rounds=2)
+        elapsed = time.perf_counter() - began
     training = result.rows[-1]["seconds"]
     evaluations = len(result.rows)
     return training / sum(result.ledger.gradients), max(0.0, elapsed - training) / (evaluations + 1)
