@@ -200,6 +200,14 @@ class Counter(nn.Module):
         return x
 
 
+def converged() -> nn.Linear:
+    """A layer whose greatest singular value stands so far out that its power iteration stays where it is."""
+    layer = nn.Linear(6, 6)
+    with torch.no_grad():
+        layer.weight.copy_(torch.diag(torch.tensor([1e6, 1, 1, 1, 1, 1])))
+    return layer
+
+
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -210,7 +218,12 @@ class Counter(nn.Module):
         (nn.RReLU(), r"layer '1' \(RReLU\) draws random numbers"),
         (Noise(), r"layer '1' \(Noise\) draws random numbers"),
         (Counter(), r"layer '1' \(Counter\) changes its buffer 'seen' in forward"),
-        (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), r"changes its buffer '.*_u'"),
+        (nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), r"\(_SpectralNorm\) changes its buffer '_u'"),
+        (nn.utils.parametrizations.spectral_norm(converged()), r"\(_SpectralNorm\) changes its buffer '_u'"),
+        (
+            nn.utils.spectral_norm(converged()),
+            r"layer '1' \(Linear\) .*; use torch.nn.utils.parametrizations.spectral_norm",
+        ),
         (NumPyNoise(), "the loss draws random numbers"),
         (
             nn.Embedding(6, 6, max_norm=1.0),
@@ -238,6 +251,19 @@ def test_frozen_layers_are_accepted() -> None:
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.GroupNorm(2, 6), nn.LayerNorm(6)])
 def test_harmless_layers_are_accepted(layer: nn.Module) -> None:
+    train(fr.Problem(nn.Sequential(nn.Linear(6, 6), layer, nn.Linear(6, 3)), loss=cross_entropy))
+
+
+def test_a_weight_that_a_hook_computes_is_refused_also_when_frozen() -> None:
+    with pytest.warns(FutureWarning):
+        layer = nn.utils.weight_norm(nn.Linear(6, 3)).eval()
+    with pytest.raises(fr.ProblemError, match=r"layer \(Linear\) .* use torch.nn.utils.parametrizations.weight_norm"):
+        fr.Problem(layer, loss=cross_entropy)
+
+
+@pytest.mark.parametrize("norm", ["spectral_norm", "weight_norm"])
+def test_frozen_parametrizations_are_accepted(norm: str) -> None:
+    layer = getattr(nn.utils.parametrizations, norm)(nn.Linear(6, 6)).eval()
     train(fr.Problem(nn.Sequential(nn.Linear(6, 6), layer, nn.Linear(6, 3)), loss=cross_entropy))
 
 

@@ -10,6 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fewrounds.errors import ProblemError
 
@@ -19,6 +22,7 @@ BATCH = (
     "or freeze it with .eval()"
 )
 BUFFER = "changes its buffer {buffer!r} in forward, which the workers would not share; freeze it with .eval()"
+HOOK = "has torch.nn.utils.{norm}, which cannot be copied; use torch.nn.utils.parametrizations.{norm}"
 
 
 def refuse_unfit_layers(model: nn.Module) -> None:
@@ -70,12 +74,18 @@ def refuse_changing_layers(model: nn.Module, inputs: tuple[Tensor, ...]) -> None
 def _reason(layer: nn.Module) -> str | None:
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
         return "changes its own weights in forward; use it without max_norm"
+    for hook in layer._forward_pre_hooks.values():
+        if isinstance(hook, (SpectralNorm, WeightNorm)):
+            return HOOK.format(norm="spectral_norm" if isinstance(hook, SpectralNorm) else "weight_norm")
     if not layer.training:
         return None
     if isinstance(layer, _BatchNorm):
         return BATCH
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
         return BUFFER.format(buffer="running_mean")
+    # Once it has converged it writes back what was there, so that running it would tell nothing.
+    if isinstance(layer, _SpectralNorm) and hasattr(layer, "_u"):
+        return BUFFER.format(buffer="_u")
     if isinstance(layer, nn.RReLU):
         return RANDOM
     if isinstance(layer, _DropoutNd) and layer.p > 0:
