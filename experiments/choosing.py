@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
-from itertools import pairwise
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import kendalltau, rankdata
+from choosing_tables import middle, off_by, rounded, tables
 
 import fewrounds as fr
 from fewrounds.experiment import archive
@@ -43,6 +45,10 @@ PAIRS = {
 }
 CALIBRATION = ("calibration", "choosing-digits-auto")
 """Tuned on a fine grid, and where it was measured."""
+ALONG = "choosing-digits-auto"
+"""Where constants were measured along a training, too."""
+FIGURES = ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")
+"""Of a measurement that are shown."""
 
 
 def pack() -> None:
@@ -66,11 +72,22 @@ def is_there(*names: str) -> bool:
     return not missing
 
 
-def measured(name: str) -> dict[float, fr.Measurement]:
-    """By q: the measurement at the start."""
+def every_measurement(name: str) -> list[dict[str, Any]]:
     path = packed(name)
-    every = list(archive.read(path)[1]["measurements"].values()) if path else saved(Store(RUNS / name))
-    return {one["q"]: fr.Measurement.from_json(one["measurement"]) for one in every if one["round"] == 0}
+    return list(archive.read(path)[1]["measurements"].values()) if path else saved(Store(RUNS / name))
+
+
+def measured(name: str) -> dict[float, fr.Measurement]:
+    """By q: the measurement at the start. (Some were made before there was L_ahead: `step_size` does without.)"""
+    found = every_measurement(name)
+    return {one["q"]: fr.Measurement.from_json(one["measurement"]) for one in found if one["round"] == 0}
+
+
+def figures_of(m: fr.Measurement) -> dict[str, Any]:
+    """What is shown of a measurement, and the error bars."""
+    found = {name: getattr(m, name) for name in FIGURES}
+    bars = {name: rounded(value.error) for name, value in found.items()}
+    return {**{name: rounded(value) for name, value in found.items()}, "errors": bars}
 
 
 def tuned(name: str) -> list[dict[str, Any]]:
@@ -84,12 +101,6 @@ def tuned(name: str) -> list[dict[str, Any]]:
         cell = {key: choice[key] for key in ("method", "q", "budget", "rounds", "eta")}
         out.append({**cell, "good": [min(good), max(good)]})
     return out
-
-
-def middle(cell: dict[str, Any]) -> float:
-    """Of the step sizes that are about as good as the best."""
-    low, high = cell["good"]
-    return math.sqrt(low * high)
 
 
 def advised(cell: dict[str, Any], m: fr.Measurement, factors: dict[str, float]) -> Any:
@@ -107,18 +118,14 @@ def errors(factors: dict[str, float]) -> list[float]:
 
 
 def quality() -> dict[str, Any]:
-    """How well the factors fit: the root mean square of those errors, and the worst, as factors."""
-    out: dict[str, Any] = {"cells": len(errors(FACTORS))}
+    """How well the factors fit: the root mean square of those errors, and the worst, as factors; and how many of the
+    cells each limit decides."""
+    cells, at = tuned(CALIBRATION[0]), measured(CALIBRATION[1])
+    decided = Counter(advised(cell, at[cell["q"]], FACTORS).limit for cell in cells)
+    out: dict[str, Any] = {"cells": len(cells), "decides": {kind: decided[kind] for kind in FACTORS}}
     for name, factors in (("bare theory", BARE), ("fitted", FACTORS)):
         out[name] = off_by(errors(factors))
     return out
-
-
-def off_by(logarithms: list[float]) -> dict[str, float]:
-    return {
-        "rms": rounded(math.exp(math.sqrt(sum(one**2 for one in logarithms) / len(logarithms)))),
-        "worst": rounded(math.exp(max(map(abs, logarithms)))),
-    }
 
 
 def fitted() -> dict[str, float]:
@@ -159,11 +166,6 @@ def fit() -> None:
     write(results)
 
 
-def rounded(value: float) -> float:
-    """To six digits: the same on every machine."""
-    return float(f"{value:.6g}")
-
-
 def write(results: dict[str, Any]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
@@ -172,13 +174,31 @@ def write(results: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- collect
 
 
-def ends(name: str) -> dict[tuple[str, float], dict[str, float]]:
-    """By method and q: the mean over seeds of the reported runs' final train loss and squared gradient norm."""
+def ends(name: str) -> dict[tuple[str, float], dict[str, Any]]:
+    """By method and q, of the reported runs' final train loss and squared gradient norm: the mean over seeds and the
+    standard deviation (None of a single one)."""
     frame = fr.load_results(packed(name) or RUNS / name)
     last = frame[(frame["role"] == "report") & (frame["round"] == frame["rounds"])]
-    last = last.assign(gradient_norm2=last["gradient_norm"] ** 2)
-    means = last.groupby(["method", "q"])[["train_loss", "gradient_norm2"]].mean()
-    return {key: {column: rounded(value) for column, value in row.items()} for key, row in means.iterrows()}
+    last = last.assign(loss=last["train_loss"], gradient_norm2=last["gradient_norm"] ** 2)
+    out: dict[tuple[str, float], dict[str, Any]] = {}
+    for key, own in last.groupby(["method", "q"])[["loss", "gradient_norm2"]]:
+        found: dict[str, Any] = {"seeds": len(own)}
+        for column in own:
+            found[column] = rounded(own[column].mean())
+            found[f"{column}_sd"] = rounded(own[column].std()) if len(own) > 1 else None
+        out[key] = found
+    return out
+
+
+def trained() -> list[dict[str, Any]]:
+    """By q: what was measured at the start and at the end of a training."""
+    found = sorted(every_measurement(ALONG), key=lambda one: (one["q"], one["round"]))
+    last = max(one["round"] for one in found)
+    return [
+        {"q": one["q"], "round": one["round"], **figures_of(fr.Measurement.from_json(one["measurement"]))}
+        for one in found
+        if one["round"] in (0, last)
+    ]
 
 
 def collected() -> dict[str, Any]:
@@ -186,19 +206,19 @@ def collected() -> dict[str, Any]:
     out: dict[str, Any] = {"factors": FACTORS, "measured": [], "cells": []}
     if is_there(*CALIBRATION):
         out["fit"] = quality()
+    if is_there(ALONG):
+        out["along"] = trained()
     for dataset, (by_tuning, by_advice) in PAIRS.items():
         if not is_there(by_tuning, by_advice):
             continue
         at, tuned_ends, auto_ends = measured(by_advice), ends(by_tuning), ends(by_advice)
         for q, m in sorted(at.items()):
-            figures = {name: rounded(getattr(m, name)) for name in ("L", "L_sample", "zeta", "zeta1", "sigma2_mean")}
-            figures["zeta_error"] = rounded(m.zeta.error)
-            out["measured"].append({"dataset": dataset, "q": q, **figures, "n": m.n})
+            out["measured"].append({"dataset": dataset, "q": q, **figures_of(m), "n": m.n})
         cells = tuned(by_tuning)
         choices = [advised(cell, at[cell["q"]], FACTORS) for cell in cells]
         for cell, choice in zip(cells, choices, strict=True):
             rivals = [c for other, c in zip(cells, choices, strict=True) if other["q"] == cell["q"]]
-            where = (cell["method"], cell["q"])
+            by_grid, by_rule = (found.get((cell["method"], cell["q"]), {}) for found in (tuned_ends, auto_ends))
             out["cells"].append(
                 {
                     "dataset": dataset,
@@ -208,9 +228,10 @@ def collected() -> dict[str, Any]:
                     "rank": ranked(rivals, cell["rounds"]).index(choice) + 1,
                     "bare_eta": rounded(advised(cell, at[cell["q"]], BARE).method.eta),
                     "bare": rounded(choice.bare),
-                    "tuned_loss": tuned_ends[where]["train_loss"],
-                    "tuned_gradient_norm2": tuned_ends[where]["gradient_norm2"],
-                    "advised_loss": auto_ends.get(where, {}).get("train_loss", math.nan),
+                    **{f"tuned_{key}": value for key, value in by_grid.items()},
+                    "advised_loss": by_rule.get("loss", math.nan),
+                    "advised_loss_sd": by_rule.get("loss_sd"),
+                    "advised_seeds": by_rule.get("seeds", 0),
                 }
             )
     return out
@@ -225,123 +246,20 @@ def collect() -> None:
 # ---------------------------------------------------------------------- page
 
 
-def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
-    """The tables of docs/choosing.md."""
-    out = {
-        "factors": [("limit", "factor"), *((kind, f"{factor:g}") for kind, factor in results["factors"].items())],
-        "measured": [
-            ("data", "q", "L", "L of a sample", "ζ", "ζ / L", "ζ₁", "σ², mean"),
-            *(
-                (
-                    one["dataset"],
-                    f"{one['q']:g}",
-                    *(f"{one[name]:.3g}" for name in ("L", "L_sample")),
-                    f"{one['zeta']:.3g}"
-                    + (f" ± {one['zeta_error']:.1g}" if one["zeta_error"] > 0.01 * one["zeta"] else ""),
-                    f"{one['zeta'] / one['L']:.2f}",
-                    *(f"{one[name]:.3g}" for name in ("zeta1", "sigma2_mean")),
-                )
-                for one in results["measured"]
-            ),
-        ],
-    }
-    if "fit" in results:
-        out["fit"] = _fit_table(results)
-    steps = ("η tuned", "as good", "η advised", "limited by", "η of bare theory")
-    head = ("method", "q", *steps, "loss, tuned", "loss, advised")
-    for dataset in dict.fromkeys(cell["dataset"] for cell in results["cells"]):
-        own = [cell for cell in results["cells"] if cell["dataset"] == dataset]
-        out[f"steps {dataset}"] = [head, *(_step_row(cell) for cell in own)]
-        out[f"order {dataset}"] = _order_table(own)
-        out[f"agreement {dataset}"] = _agreement_table(own)
-    return out
-
-
-def _fit_table(results: dict[str, Any]) -> list[tuple[str, ...]]:
-    """How far advised step sizes are off, where the factors were fitted and where they were not."""
-    rows = [("factors", "on", "off by a factor of (root mean square)", "at worst")]
-    cells = [cell for cell in results["cells"] if cell["dataset"] == "cifar10"]
-    for name, key in (("bare theory", "bare_eta"), ("fitted", "advised")):
-        here = results["fit"][name]
-        there = off_by([math.log(cell[key] / middle(cell)) for cell in cells]) if cells else None
-        for place, one in (("digits, calibration", here), ("CIFAR-10", there)):
-            if one is not None:
-                rows.append((name, place, *(f"{float(f'{one[which]:.2g}'):g}" for which in ("rms", "worst"))))
-    return rows
-
-
-def _step_row(cell: dict[str, Any]) -> tuple[str, ...]:
-    low, high = cell["good"]
-    return (
-        cell["method"],
-        f"{cell['q']:g}",
-        f"{cell['eta']:g}",
-        f"{low:g}" if low == high else f"{low:g} to {high:g}",
-        f"{cell['advised']:.2g}",
-        cell["limit"],
-        f"{cell['bare_eta']:.2g}",
-        f"{cell['tuned_loss']:.3f}",
-        f"{cell['advised_loss']:.3f}" if math.isfinite(cell["advised_loss"]) else "diverged",
-    )
-
-
-OBSERVED = {
-    "tuned_loss": "train loss, η tuned",
-    "advised_loss": "train loss, η advised",
-    "tuned_gradient_norm2": "‖∇f‖², η tuned",
-}
-
-
-def _order_table(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """The order of the methods at every q, as advised and as observed."""
-    rows = [("q", "advised", *(f"by {words}" for words in OBSERVED.values()))]
-    for q, own in _by_q(cells):
-        rows.append((f"{q:g}", ", ".join(cell["method"] for cell in own), *(_ordered(own, key) for key in OBSERVED)))
-    return rows
-
-
-def _agreement_table(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Kendall's τ between the order that is advised, or that of bare theory, and what was observed."""
-    rows = [("q", *(f"{which}: {words}" for which in ("advised", "bare theory") for words in OBSERVED.values()))]
-    for q, own in _by_q(cells):
-        agree = [
-            kendalltau(ranks([c[predicted] for c in own]), ranks([c[key] for c in own])).statistic
-            for predicted in ("rank", "bare")
-            for key in OBSERVED
-        ]
-        rows.append((f"{q:g}", *(f"{value:.2f}" for value in agree)))
-    return rows
-
-
-def ranks(values: list[float]) -> list[float]:
-    """From 1 on, equal ones share the mean of their places; what diverged comes last."""
-    return list(rankdata([value if math.isfinite(value) else math.inf for value in values]))
-
-
-def _by_q(cells: list[dict[str, Any]]) -> list[tuple[float, list[dict[str, Any]]]]:
-    found = sorted({cell["q"] for cell in cells})
-    return [(q, sorted((c for c in cells if c["q"] == q), key=lambda c: c["rank"])) for q in found]
-
-
-def _ordered(cells: list[dict[str, Any]], key: str) -> str:
-    """Best first; methods within one part in a hundred of each other are not told apart."""
-    found = sorted(cells, key=lambda cell: cell[key])
-    text = found[0]["method"]
-    for before, after in pairwise(found):
-        text += (" = " if after[key] < 1.01 * before[key] else ", ") + after["method"]
-    return text
-
-
 def page() -> None:
-    """Fill in the tables of docs/choosing.md and draw its picture."""
+    """Fill in the tables of docs/choosing.md and draw its pictures."""
     from choosing_picture import draw
 
     from fewrounds.report.marked import filled
+    from fewrounds.report.measured import write_picture
 
     results = json.loads(RESULTS.read_text())
     path = HERE.parent / "docs" / "choosing.md"
     path.write_text(filled(path.read_text(), tables(results)))
-    draw(results, HERE.parent / "docs" / "images" / "choosing.png")
+    images = HERE.parent / "docs" / "images"
+    draw(results, images / "choosing.png")
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copy(write_picture(Path(place), every_measurement(ALONG)), images / "choosing-along.png")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-from choosing import PAIRS, ranks
+from choosing_tables import places
 from matplotlib.figure import Figure
 
 from fewrounds.report.figures import LOOK, WIDTH
@@ -19,10 +18,13 @@ ORDERS = (
     (("advised_loss", "train loss, η advised"), ("tuned_gradient_norm2", "‖∇f‖², η tuned")),
 )
 """What is predicted, and what it is compared with."""
+DATA = {"digits": ("o", "#0072B2"), "cifar10": ("s", "#D55E00")}
+"""Marker and colour of the data sets."""
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """ζ and ζ₁ against q, the advised step sizes against the tuned ones, and predicted order against observed."""
+    """ζ and ζ₁ against q with their error bars, the advised step sizes against the tuned ones, and predicted order
+    against observed."""
     methods = list(dict.fromkeys(cell["method"] for cell in results["cells"]))
     styles = styles_of(methods)
     with matplotlib.rc_context(LOOK):
@@ -53,19 +55,26 @@ def _face(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw_heterogeneity(axis: Any, measurements: list[dict[str, Any]]) -> None:
-    for dataset, marker in zip(PAIRS, "os", strict=True):
+    for dataset, (marker, colour) in DATA.items():
         own = [one for one in measurements if one["dataset"] == dataset]
-        if not own:
-            continue
-        for values, dash, label in (
-            ([one["zeta"] / one["L"] for one in own], "-", "ζ / L"),
-            ([one["zeta1"] / math.sqrt(one["sigma2_mean"]) for one in own], "--", "ζ₁ / σ"),
-        ):
-            axis.plot([one["q"] for one in own], values, dash, marker=marker, label=f"{label}, {dataset}")
+        for name, dash, label, face in (("zeta", "-", "ζ", colour), ("zeta1", ":", "ζ₁", "white")):
+            axis.errorbar(
+                [one["q"] for one in own],
+                [one[name] for one in own],
+                yerr=[one["errors"][name] for one in own],
+                linestyle=dash,
+                marker=marker,
+                color=colour,
+                markerfacecolor=face,
+                linewidth=1,
+                capsize=2,
+                label=f"{label}, {dataset}",
+            )
+    axis.set_xticks(sorted({one["q"] for one in measurements}))
     axis.set_xlabel("q: the share of its own class that a worker has")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False)
-    axis.set_title("Heterogeneity at the start", loc="left")
+    axis.set_title("Heterogeneity at the start, with error bars", loc="left")
 
 
 def _draw_ranks(
@@ -77,9 +86,9 @@ def _draw_ranks(
     for number, (other, q) in enumerate(groups):
         own = [cell for cell in cells if (cell["dataset"] != "digits", cell["q"]) == (other, q)]
         most = max(most, len(own))
-        places = [ranks([cell[key] for cell in own]) for key in (predicted[0], observed[0])]
+        found = [places(own, key) for key in (predicted[0], observed[0])]
         aside = 0.6 * ((number + 0.5) / len(groups) - 0.5)
-        for cell, x, y in zip(own, *places, strict=True):
+        for cell, x, y in zip(own, *found, strict=True):
             style = styles[cell["method"]]
             axis.plot(x + aside, y, style.marker, color=style.colour, **_face(cell))
     axis.plot([0.5, most + 0.5], [0.5, most + 0.5], color="#999999", linewidth=0.8, zorder=0)

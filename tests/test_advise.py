@@ -13,19 +13,10 @@ import fewrounds as fr
 from fewrounds.data.digits import load_digits
 from fewrounds.data.partition import class_skew
 from fewrounds.methods.base import REGISTRY
-from fewrounds.theory.advise import step_size
+from fewrounds.theory.advise import NEEDED, step_size
 from fewrounds.theory.limits import BARE, LIMITS, USUAL, limits, place_of
+from measured import measurement
 from problems import Case, quadratic
-
-
-def measurement(**changes) -> fr.Measurement:
-    """Ten workers with 500 samples: constants that are all different."""
-    constants = {
-        "L": 20.0, "L_sample": 50.0, "zeta": 2.0, "zeta_to_mean": 1.0, "zeta1": 3.0, "sigma2": 90.0, "sigma2_mean": 80.0,
-        "gradient_norm2": 7.0,
-    }  # fmt: skip
-    estimates = {name: fr.Estimate(value) for name, value in {**constants, **changes}.items() if name != "sizes"}
-    return fr.Measurement(loss=3.0, sizes=changes.get("sizes", (500.0,) * 10), dim=100, **estimates)
 
 
 def test_the_limits_by_hand() -> None:
@@ -162,6 +153,24 @@ def test_other_settings_stay_as_they_are() -> None:
     assert advice.of("local-sgd").method.b == 8
 
 
+def test_settings_that_leave_a_method_nothing_to_choose() -> None:
+    """b is all that minibatch SGD and SARAH have, K all that Local GD has."""
+    advice = fr.advise(measurement(), 64, rounds=100, b=32)
+    found = {choice.method.name: choice.method.settings() for choice in advice.choices}
+    assert set(found) == set(USUAL) - {"local-gd"}
+    assert {settings["b"] for settings in found.values()} == {32}
+    assert found["local-sgd"]["K"] == 2
+    for budget, mode, least in ((1500, "paper", True), (1499, "paper", False), (1500, "strict", True)):
+        three = fr.advise(measurement(), budget, rounds=100, mode=mode, K=3)
+        names = [choice.method.name for choice in three.choices]
+        assert ("local-gd" in names) == least, "three steps of 500 samples"
+        assert {choice.method.settings().get("K", 3) for choice in three.choices} == {3}
+    strict = fr.advise(measurement(), 64, rounds=100, b=64, mode="strict")
+    assert [choice.method.name for choice in strict.choices].count("sarah") == 0, "it takes two gradients a sample"
+    own = fr.advise(measurement(), 64, rounds=100, methods=[fr.MinibatchSGD(eta=1.0, b=100)])
+    assert own.best.b == 100, "a method with settings of its own is as it is"
+
+
 def test_identical_workers_without_noise() -> None:
     """ζ = ζ₁ = σ² = 0: nothing but smoothness limits anyone."""
     zero = dict.fromkeys(("zeta", "zeta_to_mean", "zeta1", "sigma2", "sigma2_mean"), 0.0)
@@ -189,6 +198,11 @@ def test_identical_workers_without_noise() -> None:
         ({"budget": 64, "factors": 3}, "factors = 3: must be factors by limit, such as {'smoothness': 5}"),
         ({"budget": 64, "methods": "sarah"}, "methods = 'sarah': must be a list of methods, not a str"),
         ({"budget": 64, "methods": 3}, "methods = 3: must be a list of methods"),
+        ({"budget": 64, "methods": [3]}, "methods: 3 is a int; a method is given by name"),
+        ({"budget": 64, "methods": [fr.SARAH]}, "is the class SARAH; a method is given by name"),
+        ({"budget": 64, "methods": [("sarah",)]}, "methods: ('sarah',) is a tuple; a method is given by name"),
+        ({"budget": 64, "methods": [("sarah", 3)]}, "as ('sarah', {'b': 32}), or as fr.SARAH(…)"),
+        ({"budget": 64, "epsilon": 1e-200}, "epsilon = 1e-200: must be 1e-30 or more"),
         (
             {"methods": ["local-gd"], "seconds_per_round": 1.0, "seconds_per_gradient": 1.0, "measured": math.inf},
             "too small for local-gd",
@@ -207,8 +221,21 @@ def test_what_was_not_measured_is_asked_for() -> None:
         fr.advise(measurement(zeta=math.nan), 64)
     with pytest.raises(fr.SettingError, match="advice needs sigma2_mean: measure without `only`"):
         fr.advise(measurement(sigma2_mean=math.nan), 64)
+    with pytest.raises(fr.SettingError, match="advice needs L_ahead: measure without `only`"):
+        fr.advise(measurement(L_ahead=math.nan), 64)
+    with pytest.raises(fr.SettingError, match="advice needs L_workers: measure without `only`"):
+        fr.advise(measurement(L_workers=()), 64)
     with pytest.raises(fr.SettingError, match="advice is based on what fr.measure returns, not on a float"):
         fr.advise(3.0, 64)
+
+
+def test_what_the_message_lists_is_enough() -> None:
+    """Of least squares, too, which steps for networks would not do for."""
+    case = quadratic((60, 40, 50), d=8)
+    options = {"tolerance": 1e-3, "smooth_samples": 4}
+    few = fr.measure(case.problem, case.workers, case.x0, only=NEEDED, **options)
+    every = fr.measure(case.problem, case.workers, case.x0, **options)
+    assert fr.advise(few, 32, rounds=100).table.equals(fr.advise(every, 32, rounds=100).table)
 
 
 def test_a_method_without_theory_is_refused() -> None:
@@ -380,42 +407,3 @@ def test_what_cannot_be_reached_is_said() -> None:
     for text in (out.why, one.why):
         assert "nan" not in text
         assert "inf" not in text
-
-
-# ---------------------------------------------------------------------- curvature that stays
-
-
-def test_where_curvature_stays_steps_are_held_to_one_over_l() -> None:
-    falls, stays, unknown = (measurement(L_ahead=ahead) for ahead in (17.9, 18.1, math.nan))
-    for name in USUAL:
-        at = {m: fr.advise(m, 1000, rounds=100, methods=[name]).choices[0] for m in (falls, stays, unknown)}
-        assert at[falls].limits == at[unknown].limits
-        assert at[falls].limits["smoothness"] == pytest.approx(5 * at[falls].by_theory["smoothness"])
-        assert at[stays].limits["smoothness"] == pytest.approx(at[stays].by_theory["smoothness"])
-        assert at[stays].by_theory["smoothness"] == at[falls].by_theory["smoothness"]
-    assert "leaves the curvature as it is" in fr.advise(stays, 1000, rounds=100).why
-    assert "leaves the curvature as it is" not in fr.advise(falls, 1000, rounds=100).why
-    lower = fr.advise(stays, 1000, rounds=100, methods=["minibatch-sgd"], factors={"smoothness": 0.5}).choices[0]
-    assert lower.limits["smoothness"] == pytest.approx(0.5 * lower.by_theory["smoothness"])
-
-
-@pytest.fixture(scope="module")
-def least_squares():
-    (X, y), _ = load_digits()
-    data = [(X[part], y[part].astype("float32")) for part in class_skew(y, q=0.35)]
-    torch.manual_seed(0)
-    model = torch.nn.Linear(64, 1)
-    problem = fr.Problem(model, loss=lambda out, y: torch.nn.functional.mse_loss(out[:, 0], y), l2=1e-3)
-    return problem, data, fr.measure(problem, data, all_pairs=False)
-
-
-@pytest.mark.parametrize("name", sorted(LIMITS))
-def test_least_squares_converges_with_advised_steps(least_squares, name: str) -> None:
-    """With 5/L, as networks bear, it would not."""
-    problem, data, m = least_squares
-    assert m.L_ahead == pytest.approx(m.L, rel=1e-3)
-    made = fr.advise(m, 256, rounds=30, methods=[name]).best
-    assert made.eta <= 1 / m.L
-    losses = fr.train(problem, data, made, rounds=30, progress=False).history["train_loss"]
-    assert losses.iloc[-1] < 0.6 * losses.iloc[0], losses
-    assert losses.max() <= 1.5 * losses.iloc[0]

@@ -243,14 +243,21 @@ def test_every_figure_says_what_it_cost() -> None:
     assert rough.zeta.error >= m.zeta.error
 
 
-def test_the_cost_grows_linearly_with_the_workers() -> None:
-    costs = []
-    for count in (12, 24, 48):
+def test_the_cost_grows_with_the_pairs_of_few_workers_and_with_the_workers_of_many() -> None:
+    def cost(count: int, **settings) -> tuple[int, int]:
         case = quadratic((4,) * count, d=8, seed=1)
-        m = fr.measure(case.problem, case.workers, case.x0, tolerance=0.1)
-        costs.append(m.gradients)
-    assert costs[1] < 2.6 * costs[0], costs
-    assert costs[2] < 2.6 * costs[1], costs
+        m = fr.measure(case.problem, case.workers, case.x0, tolerance=0.1, **settings)
+        return m.zeta.gradients, m.gradients
+
+    (five, _), (ten, _) = cost(5), cost(10)
+    assert ten == pytest.approx(five * 45 / 10, rel=0.1), "a pair costs what a pair costs"
+    many = [cost(count) for count in (11, 22, 44)]
+    assert many[0][0] < 0.7 * ten, "a search is cheaper"
+    for (zeta, every), (twice, every_twice) in itertools.pairwise(many):
+        assert twice < 2.1 * zeta
+        assert every_twice < 2.1 * every
+    fewer = [cost(count, all_pairs=False)[0] for count in (5, 10)]
+    assert fewer[1] < 2.1 * fewer[0], "few are searched as well, if that is asked for"
 
 
 def test_measuring_leaves_nothing_behind_in_the_engine() -> None:
@@ -280,6 +287,8 @@ def test_along_a_trajectory() -> None:
     norms = run.history["gradient_norm"].iloc[::5] ** 2
     assert [m.gradient_norm2 for m in along] == pytest.approx(list(norms), rel=1e-9)
     assert [m.loss for m in along] == pytest.approx(list(run.history["train_loss"].iloc[::5]), rel=1e-9)
+    with pytest.raises(fr.SettingError, match="points must be a list of points, such as result.trace.*not a NoneType"):
+        fr.measure_along(case.problem, case.workers, None)
 
 
 def test_a_stream_is_measured_on_its_evaluation_samples() -> None:
@@ -314,6 +323,7 @@ def test_estimates_are_numbers_that_survive_a_journey() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"only": []}, "only is empty: name at least one of L, L_ahead"),
         ({"only": ["zetta"]}, "only: there is no figure 'zetta'; did you mean 'zeta'"),
         ({"only": "zeta"}, "only = 'zeta': must be a list of figures, such as ['L', 'zeta'], not a str"),
         ({"only": 3}, "only = 3: must be a list of figures, such as ['L', 'zeta'], not a int"),

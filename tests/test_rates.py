@@ -36,6 +36,46 @@ def test_the_table_by_hand() -> None:
     assert list(found.frame["method"]) == list(BY_HAND)
 
 
+DISTINCT = {"L": 2.0, "zeta": 0.25, "zeta1": 5.0, "sigma2": 9.0, "n": 1e9, "P": 16, "budget": 64, "epsilon": 0.01, "gap": 7.0, "G": 11.0}  # fmt: skip
+# No two constants are alike: L (f(x_0) - f*) / ε = 1400, ζ (f(x_0) - f*) / ε = 175, σ²/ε = 900, 1/√ε = 10.
+DISTINCT_BY_HAND = {
+    "minibatch-sgd": {"steps": 1400, "noise": 1400 * 900 / 1024},
+    "svrg": {"steps": 1400, "noise": 1400 * 900 ** (2 / 3) / 1024},
+    "sarah": {"steps": 1400, "noise": 1400 * 30 / 1024},
+    "local-sgd (Yu et al.)": {"steps": 1400 / 64, "noise": 1400 * 900 / 1024, "drift": 1400 * 11 * 10},
+    "local-sgd (Woodworth et al.)": {
+        "steps": 1400 / 64, "noise": 1400 * 900 / 1024, "local noise": 1400 * 30 / 8, "drift": 1400 * 5 * 10,
+    },
+    "scaffold": {"steps": 1400, "noise": 1400 * 900 / 1024},
+    "scaffold (quadratics)": {"steps": 1400 / 64, "noise": 1400 * 900 / 1024, "heterogeneity": 175},
+    "inexact-dane": {"heterogeneity": 175},
+    "pr-spider": {"steps": 1400},
+    "fedglomo": {"drift": 1400 * 11 * 10},
+    "mime": {"steps": 1400 / 64, "drift": 1400 * 11 * 10 / 8, "heterogeneity": 175},
+    "mimelite": {"start": 121 / 0.01, "drift": 175 * 11 * 10, "heterogeneity": 175},
+    "bvr-l-sgd": {"steps": 1400 / 8, "noise": 1400 * 30 / 1024, "heterogeneity": 175},
+    "ce-lsgd": {"steps": 1400 / 8, "noise": 1400 * 30 / 1024, "heterogeneity": 175},
+}  # fmt: skip
+
+
+def test_each_term_has_its_own_constants() -> None:
+    found = {rate.label: rate.terms for rate in fr.rates(**DISTINCT)}
+    assert found.keys() == DISTINCT_BY_HAND.keys()
+    for label, terms in DISTINCT_BY_HAND.items():
+        assert found[label] == pytest.approx(terms), label
+
+
+def test_the_table_prints_whole() -> None:
+    found = fr.rates(**ONES)
+    head, *lines = str(found).splitlines()
+    assert head.split() == ["method", "rounds", "limit", "assumes"]
+    for rate, line in zip(found, lines, strict=True):
+        assert line.startswith(rate.label)
+        assert f" {rate.rounds:.3g} " in line
+        assert line.endswith(rate.assumes or rate.limit)
+    assert "..." not in str(found)
+
+
 def test_finite_data_bound_the_noise_of_recursive_methods() -> None:
     few = fr.rates(**{**ONES, "n": 25})
     assert few.of("sarah").terms["noise"] == pytest.approx(500 / 1024)
@@ -68,8 +108,10 @@ def test_where_heterogeneity_ends_the_lead() -> None:
 
 
 def test_without_noise_workers_still_differ() -> None:
-    """FedGLOMO's 1/ε^{3/2} is of noise and of differences between workers: no method needs no rounds."""
-    found = fr.rates(**{**ONES, "sigma2": 0.0, "zeta1": 2.0})
+    """1/ε^{3/2} of FedGLOMO and the MIMEs is of noise and of differences between workers: no method needs no rounds."""
+    found = fr.rates(**{**ONES, "sigma2": 0.0, "zeta1": 2.0, "G": None})
+    for name in ("fedglomo", "mime", "mimelite"):
+        assert found.of(name).terms["drift"] > 0, name
     assert found.of("fedglomo").rounds > found.of("minibatch-sgd").rounds
     assert (found.frame["rounds"] > 0).all()
 

@@ -11,9 +11,11 @@ import pytest
 
 import fewrounds as fr
 from experiments import fewrounds
+from fewrounds.experiment.store import write_json
 from fewrounds.silo.provision import ALLOWED, EXAMPLE
 from fewrounds.silo.settings import load_silo
 from fewrounds.silo.start import check_site
+from problems import classifier
 
 FILE = """name = "trial"
 sites = ["north", "south"]
@@ -109,6 +111,60 @@ def test_a_method_with_memory_cannot_go_on_without_a_site(tmp_path: Path) -> Non
     text = FILE.replace("local-sgd", "scaffold") + '[loss]\non_loss = "continue"\n'
     with pytest.raises(fr.SettingError, match="scaffold keeps a vector at every site"):
         load_silo(write(tmp_path, text))
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """The file that `silo measure` writes."""
+    case = classifier((30, 20))
+    found = fr.measure(case.problem, case.workers, samples=4, smooth_samples=2, tolerance=0.01)
+    path = tmp_path / "measurement.json"
+    write_json(path, {"sites": ["north", "south"], "measurement": found.to_json()})
+    return path
+
+
+def test_advice_on_what_was_measured_across_sites(measured: Path) -> None:
+    done = fewrounds("advise", measured, "--budget", "32", "--rounds", "20")
+    assert done.returncode == 0, done.stderr
+    m = fr.Measurement.from_json(json.loads(measured.read_text())["measurement"])
+    advice = fr.advise(m, 32, rounds=20)
+    assert "2 workers, budget = 32, 20 rounds" in done.stdout
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()[:1]}
+    for choice in advice.choices:
+        assert f"{choice.method.eta:.3g}" in rows[choice.method.name]
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "said"),
+    [
+        ([], None, "give --budget, or --seconds-per-round and --seconds-per-gradient"),
+        (["--budget", "8", "--set", "train.rounds=3"], None, "--output and --set are for experiment files"),
+        (["--budget", "8"], "{}", "has no measurement: give the file that `fewrounds silo measure` wrote"),
+        (["--budget", "8"], "[1]", "has no measurement"),
+        (["--budget", "8"], "{", "has no measurement"),
+        (["--budget", "8"], '{"measurement": {"loss": 1.0}}', "advice needs L, L_ahead"),
+        (["--budget", "8"], '{"measurement": {"L": {}}}', "has no measurement"),
+    ],
+)
+def test_advice_on_something_else_is_one_line(measured: Path, options: list[str], content: str, said: str) -> None:
+    if content is not None:
+        measured.write_text(content)
+    done = fewrounds("advise", measured, *options)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_advice_on_no_file_is_one_line(tmp_path: Path) -> None:
+    done = fewrounds("advise", tmp_path / "none.json", "--budget", "8")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "No such file" in line
+
+
+def test_an_automatic_step_size_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(fr.SettingError, match="fewrounds silo measure .*silo.toml`, then `fewrounds advise`"):
+        load_silo(write(tmp_path, FILE.replace("eta = 0.1", 'eta = "auto"')))
 
 
 @pytest.mark.parametrize("command", ["provision", "run", "status"])

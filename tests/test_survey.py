@@ -59,6 +59,17 @@ def test_every_split_is_measured_along_a_training(measured: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_report_on_measurements_alone_says_what_to_do(measured: Path, tmp_path: Path) -> None:
+    shutil.copytree(measured / "out", tmp_path / "out")
+    (tmp_path / "out" / "grid.json").unlink(missing_ok=True)
+    for command in (["report", tmp_path / "out"], ["pack", tmp_path / "out", tmp_path / "x.parquet"]):
+        done = fewrounds(*command)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "out has measurements, but no runs: `fewrounds run FILE --output" in line
+
+
+@pytest.mark.slow
 def test_nothing_is_measured_twice(measured: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in (measured / "out" / "measurements").iterdir()}
     again = fewrounds("measure", measured / "experiment.toml", "-o", measured / "out")
@@ -218,6 +229,21 @@ def test_a_broken_measurement_is_named(measured: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_measurement_without_a_figure_that_advice_needs_is_made_anew(measured: Path, tmp_path: Path) -> None:
+    """As those of earlier versions, which did not look ahead."""
+    shutil.copytree(measured / "out", tmp_path / "out")
+    for path in (tmp_path / "out" / "measurements").glob("*.json"):
+        content = json.loads(path.read_text())
+        if content["q"] == 0.1 and content["round"] == 0:
+            del content["measurement"]["L_ahead"]
+            path.write_text(json.dumps(content))
+    done = fewrounds("advise", measured / "experiment.toml", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("measuring") == 1
+    assert contents(tmp_path)[0.1, 0]["measurement"]["L_ahead"]["value"] > 0
+
+
+@pytest.mark.slow
 def test_ranks_are_refused(measured: Path) -> None:
     done = fewrounds("measure", measured / "experiment.toml", env={**os.environ, "TORCHELASTIC_RUN_ID": "x"})
     assert done.returncode == 2
@@ -241,3 +267,11 @@ def test_advice_needs_a_budget(tmp_path: Path) -> None:
     done = fewrounds("advise", write(tmp_path, text), "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "the file has no train.budget: give --budget, or the seconds" in done.stderr
+
+
+def test_a_goal_that_no_gradient_is_known_to_is_one_line(tmp_path: Path) -> None:
+    done = fewrounds("advise", write(tmp_path, AUTO), "-o", tmp_path / "out", "--epsilon", "1e-200")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "epsilon = 1e-200: must be 1e-30 or more" in line
+    assert not (tmp_path / "out").exists()

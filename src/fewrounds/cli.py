@@ -104,7 +104,9 @@ def measure(file: File, output: Output = None, sets: Sets = None) -> None:
 
 @app.command()
 def advise(
-    file: File,
+    file: Annotated[
+        Path, typer.Argument(help="An experiment file (TOML), or a measurement (JSON).", show_default=False)
+    ],
     output: Output = None,
     sets: Sets = None,
     budget: Annotated[
@@ -117,18 +119,23 @@ def advise(
     ] = None,
     seconds_per_gradient: Annotated[float | None, typer.Option(help="What a gradient of one sample costs.")] = None,
 ) -> None:
-    """Say which method to use on an experiment's problems, with which settings, and why."""
+    """Say which method to use on an experiment's problems, or on what was measured, with which settings, and why."""
     _refuse_ranks("advise")
     if budget is not None and not seconds_per_round == seconds_per_gradient is None:
         raise SettingError("give --budget, or --seconds-per-round and --seconds-per-gradient, not both")
-    from fewrounds.experiment.advice import show_advice
+    from fewrounds.experiment.advice import show_advice, show_advice_on
     from fewrounds.experiment.config import load_experiment
 
+    costs = {
+        "budget": budget, "seconds_per_round": seconds_per_round, "seconds_per_gradient": seconds_per_gradient,
+    }  # fmt: skip
+    if file.suffix == ".json":
+        if output or sets:
+            raise SettingError("--output and --set are for experiment files: a measurement is taken as it is")
+        show_advice_on(file, rounds, epsilon, **costs)
+        return
     experiment = load_experiment(file, sets)
-    show_advice(
-        experiment, output or Path("runs") / experiment.name, rounds, epsilon,
-        budget=budget, seconds_per_round=seconds_per_round, seconds_per_gradient=seconds_per_gradient,
-    )  # fmt: skip
+    show_advice(experiment, output or Path("runs") / experiment.name, rounds, epsilon, **costs)
 
 
 @app.command()

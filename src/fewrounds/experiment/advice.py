@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fewrounds.errors import SettingError
+from fewrounds.errors import ResultsError, SettingError, one_line
 from fewrounds.experiment import survey
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
@@ -64,6 +64,9 @@ def show_advice(
     experiment: Experiment, folder: Path, rounds: int | None, epsilon: float | None = None, **budget: Any
 ) -> None:
     """Measure every problem of the grid at its start, and say what to run on it."""
+    from fewrounds.theory.advise import checked_goal
+
+    checked_goal(epsilon)
     if rounds is not None and epsilon is not None:
         raise SettingError("give --rounds or --epsilon, not both")
     given = {key: value for key, value in budget.items() if value is not None}
@@ -73,7 +76,24 @@ def show_advice(
     with store.open(experiment.name):
         for spec in survey.problems(experiment):
             for advice in _advices(experiment, store, spec, rounds, epsilon, given):
-                _show(spec, advice)
+                _show(_title(spec), advice)
+
+
+def show_advice_on(path: Path, rounds: int | None, epsilon: float | None = None, **budget: Any) -> None:
+    """Say what to run on what was measured elsewhere, such as by `fewrounds silo measure`."""
+    from fewrounds.theory.advise import advise
+    from fewrounds.theory.estimate import Measurement
+
+    with one_line(f"cannot read {path}", ResultsError):
+        text = path.read_text()
+    try:
+        measurement = Measurement.from_json(json.loads(text)["measurement"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ResultsError(f"{path} has no measurement: give the file that `fewrounds silo measure` wrote") from None
+    given = {key: value for key, value in budget.items() if value is not None}
+    if not given:
+        raise SettingError("give --budget, or --seconds-per-round and --seconds-per-gradient")
+    _show(f"{measurement.P} workers", advise(measurement, rounds=rounds, epsilon=epsilon, **given))
 
 
 def _advices(
@@ -115,8 +135,8 @@ def _title(spec: RunSpec) -> str:
     return ", ".join([spec.data["source"], spec.partition["kind"], *chosen])
 
 
-def _show(spec: RunSpec, advice: Advice) -> None:
-    title = f"{_title(spec)}, budget = {advice.budget}"
+def _show(what: str, advice: Advice) -> None:
+    title = f"{what}, budget = {advice.budget}"
     if advice.rounds is not None:
         title += f", {advice.rounds} rounds"
     frame = advice.table

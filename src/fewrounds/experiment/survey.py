@@ -145,13 +145,16 @@ def _measured(
 
 
 def _load(store: Store, name: str) -> Measurement | None:
+    """What was saved; nothing if it lacks a figure that advice needs, as those of earlier versions do."""
+    from fewrounds.theory.advise import not_measured
     from fewrounds.theory.estimate import Measurement
 
     try:
         content = json.loads((store.folder / "measurements" / f"{name}.json").read_text())
-        return Measurement.from_json(content["measurement"])
+        found = Measurement.from_json(content["measurement"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None if not_measured(found) else found
 
 
 def _points(run: RunSpec, rounds: list[int]) -> dict[int, Any]:

@@ -121,7 +121,7 @@ def measure(file: File, output: Output = None, kits: Kits = None, sets: Sets = N
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     print(found)
-    print(f"\nWith error bars and costs: {path}")
+    print(f"\nWith error bars and costs: {path}\nWhich method to use: fewrounds advise {path} --budget 256")
 
 
 @app.command()

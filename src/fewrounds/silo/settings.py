@@ -102,6 +102,11 @@ class Silo(Section):
 def load_silo(path: str | Path, overrides: list[str] | None = None) -> Silo:
     """Read and check the coordinator's file, the method's settings too."""
     silo = load_settings(path, Silo, overrides)
+    if silo.method.get("eta") == "auto":
+        raise SettingError(
+            f"method.eta = 'auto': sites are measured by a command of its own; with any number here, `fewrounds silo "
+            f"measure {path}`, then `fewrounds advise` on the file that it writes says which eta to put here"
+        )
     method = silo.method_to_run()
     if silo.loss.on_loss == "continue" and method.remembers:
         raise SettingError(

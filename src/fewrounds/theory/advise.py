@@ -19,10 +19,13 @@ from fewrounds.theory.reasons import APART, paragraph
 if TYPE_CHECKING:
     import pandas
 
-NEEDED = ("L", "L_sample", "zeta", "zeta1", "sigma2", "gradient_norm2")
-"""The figures that advice is based on."""
+NEEDED = ("L", "L_ahead", "L_workers", "L_sample", "zeta", "zeta1", "sigma2", "gradient_norm2")
+"""The figures that advice is based on. `step_size` alone does without L_ahead, which older measurements do not have:
+it then takes the problem for a network, whose curvature falls."""
 FRACTION = 0.01
 """By default ‖∇f‖² is to fall to this part of what it is at the start."""
+LEAST = 1e-30
+"""No ‖∇f‖² is predicted below this, nor above its inverse."""
 BUDGETS = tuple(2**i for i in range(3, 17))
 """Among which one is chosen where seconds are given."""
 
@@ -138,7 +141,9 @@ def advise(
     mode                 as for `for_budget`
     f_star               the least loss there can be, or a guess
     factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones
-    fixed                further settings of the methods, such as b=32, for those that have them
+    fixed                further settings of the methods, such as b=32, for those that have them. Where that leaves the
+                         budget nothing to choose (b of minibatch SGD, K of Local GD), they are as they are, and a
+                         method that is then over the budget is left out
     """
     _check_measured(measurement)
     if rounds is not None and epsilon is not None:
@@ -154,7 +159,7 @@ def advise(
     timed = seconds_per_round is not None and seconds_per_gradient is not None
     if (budget is None) != timed or (seconds_per_round is None) != (seconds_per_gradient is None):
         raise SettingError("give a budget, or both seconds_per_round and seconds_per_gradient")
-    goal = finite_number("epsilon", epsilon, positive=True) if epsilon is not None else None
+    goal = checked_goal(epsilon)
     if rounds is None and goal is None:
         goal = FRACTION * float(measurement.gradient_norm2)
         if not goal:
@@ -190,12 +195,25 @@ def advise(
     return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long)
 
 
+def checked_goal(epsilon: Any) -> float | None:
+    goal = finite_number("epsilon", epsilon, positive=True) if epsilon is not None else None
+    if goal is not None and goal < LEAST:
+        raise SettingError(f"epsilon = {epsilon!r}: must be {LEAST:g} or more, no gradient is known to less")
+    return goal
+
+
 def _check_measured(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
         raise SettingError(f"advice is based on what fr.measure returns, not on {kind_of(measurement)}")
-    missing = [name for name in (*NEEDED, "sigma2_mean") if math.isnan(getattr(measurement, name))]
-    if missing:
+    if missing := not_measured(measurement):
         raise SettingError(f"advice needs {', '.join(missing)}: measure without `only`, or with {NEEDED}")
+
+
+def not_measured(measurement: Measurement) -> list[str]:
+    """The figures that advice needs, and that are not there."""
+    single = [name for name in (*NEEDED, "sigma2_mean") if name != "L_workers"]
+    missing = [name for name in single if math.isnan(getattr(measurement, name))]
+    return missing if measurement.L_workers else [*missing, "L_workers"]
 
 
 def _listed(methods: Any) -> list[Any]:
@@ -212,10 +230,14 @@ def _named(one: Any) -> tuple[str, dict[str, Any]]:
     """The name of a method and the settings it has of its own."""
     if isinstance(one, Method):
         one = (one.name, {key: value for key, value in one.settings().items() if key != "eta"})
-    name, own = (one, {}) if isinstance(one, str) else one
-    if name not in LIMITS:
-        raise SettingError(f"there is no advice on {name!r}; {nearest(str(name), LIMITS)}")
-    return name, dict(own)
+    match (one, {}) if isinstance(one, str) else one:
+        case (str(name), Mapping() as own):
+            if name not in LIMITS:
+                raise SettingError(f"there is no advice on {name!r}; {nearest(name, LIMITS)}")
+            return name, dict(own)
+    raise SettingError(
+        f"methods: {one!r} is {kind_of(one)}; a method is given by name, as ('sarah', {{'b': 32}}), or as fr.SARAH(…)"
+    )
 
 
 def _gap(measurement: Measurement, f_star: Any) -> float:
@@ -269,7 +291,8 @@ def _choice(
     name, own = wanted
     cls = method_class(name)
     has = {field.name for field in dataclasses.fields(cls)}
-    settled = not (cls.local and "K" not in own) and not ("b" in has and "b" not in own)
+    chosen = ({"K"} if cls.local else set()) | ({"b"} & has)  # what a budget is spent on
+    as_it_is = chosen <= set(own)
     own = {**{key: value for key, value in fixed.items() if key in has}, **own}
     streams = math.inf in m.sizes
     if "b_tilde" in has and streams and own.get("b_tilde") is None:
@@ -277,13 +300,26 @@ def _choice(
         target = epsilon or FRACTION * float(m.gradient_norm2) or gap / (rounds or 1)
         own["b_tilde"] = max(1, math.ceil(float(m.sigma2) / (m.P * target)))
     try:
-        made = method(name, eta=1.0, **own) if settled else for_sizes(name, budget, m.sizes, mode, eta=1.0, **own)
+        if settled := chosen <= set(own):
+            made = method(name, eta=1.0, **own)
+        else:
+            made = for_sizes(name, budget, m.sizes, mode, eta=1.0, **own)
         made.check(m.sizes)
     except SettingError as error:
         if "too small" in str(error) or (streams and "Stream" in str(error)):
             return None
         raise
+    if settled and not as_it_is and not _affordable(made, budget, m.sizes, mode):
+        return None
     return step_size(m, made, rounds, factors, gap=gap, epsilon=epsilon)
+
+
+def _affordable(made: Method, budget: int, sizes: tuple[float, ...], mode: str) -> bool:
+    """Whether settings that were fixed for all methods are within the budget, as `for_budget` counts it."""
+    if mode == "strict":
+        return made.gradients_per_round(sizes) <= budget
+    K, b = made.settings().get("K") or 1, made.settings().get("b")
+    return bool(K * (sum(sizes) / len(sizes) if b is None else b) <= budget)
 
 
 def step_size(
@@ -316,7 +352,7 @@ def step_size(
 
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:
     """The ε that is predicted to be reached in so many rounds."""
-    low, high = math.log(1e-30), math.log(1e30)
+    low, high = math.log(LEAST), -math.log(LEAST)
     for _ in range(60):  # rounds fall as ε grows
         middle = (low + high) / 2
         if rounds_to(place_of(m, method, math.exp(middle)), method.name, gap, factors) > rounds:

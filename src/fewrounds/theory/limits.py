@@ -12,7 +12,8 @@ its analysis allows in there, and the terms of the paper's table come out, one f
     recursion         η ≤ √(P b/(K T))/L    and over the rounds of a stage     → √(T/(K b P)) L/ε
 
 In the last two, L is that of single samples, L_s. L_b = L + (L_s - L)/b is that of a mean of b samples: of the local
-batch, or for methods without local steps of all workers' together.
+batch, or for methods without local steps of all workers' together. Where the curvature stays as it is (`STEADY`), L of
+local steps is the greatest of f and of any worker: a worker that is curved more than the others diverges by itself.
 
 The methods that the paper did not run are limited by the same things, argued in the same way:
 
@@ -64,8 +65,10 @@ BARE = dict.fromkeys(FACTORS, 1.0)
 """Theory by itself."""
 
 STEADY = 0.9
-"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge, and the
-factor of smoothness is at most 1."""
+"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge."""
+
+STRICT = ("smoothness", "heterogeneity")
+"""Limits that keep such a problem from diverging: their factors are at most 1 there."""
 
 FOREVER = 10_000
 """Rounds that an error lasts which no momentum takes away."""
@@ -99,11 +102,13 @@ class Place:
     """Of inexact DANE on samples."""
     steady: bool = False
     """Whether the curvature of f stays as it is."""
+    L_local: float = 0.0
+    """The greatest L of a worker where it does; elsewhere L falls with the first steps, and f's is the better guide."""
 
 
 def smoothness(at: Place) -> float:
-    together = at.b if at.K > 1 else at.b * at.P
-    return _over(1.0, at.L + (at.L_sample - at.L) / together + at.mu)
+    L, together = (max(at.L, at.L_local), at.b) if at.K > 1 else (at.L, at.b * at.P)
+    return _over(1.0, L + (max(at.L_sample, L) - L) / together + at.mu)
 
 
 def noise(at: Place) -> float:
@@ -198,6 +203,7 @@ def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
     taking_part = settings.get("participants") or m.P
     staged, forgetful = isinstance(method, Staged), method.name in ("ce-lsgd", "fedglomo")
     beta = settings["beta"] if forgetful else 1.0
+    steady = is_steady(m)
     return Place(
         L=float(m.L),
         L_sample=max(float(m.L_sample), float(m.L)),
@@ -215,7 +221,8 @@ def place_of(measurement: Measurement, method: Method, epsilon: float) -> Place:
         mu=settings.get("mu", 0.0),
         chosen2=float(m.zeta1) ** 2 if taking_part < m.P else 0.0,
         solver=settings.get("solver", "") if b is not None else "",
-        steady=is_steady(m),
+        steady=steady,
+        L_local=max(map(float, m.L_workers), default=0.0) if steady else 0.0,
     )
 
 
@@ -229,7 +236,7 @@ def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[st
     """The greatest step size that each limit allows."""
     found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name] + SOLVERS.get(at.solver, ())}
     if at.steady:
-        factors = {**factors, "smoothness": min(1.0, factors["smoothness"])}
+        factors = {**factors, **{kind: min(1.0, factors[kind]) for kind in STRICT}}
     return {kind: factors[SHARED.get(kind, kind)] * value for kind, value in found.items()}
 
 

@@ -29,6 +29,8 @@ class How:
     all_pairs: bool | None = None
 
     def __post_init__(self) -> None:
+        if not self.only:
+            raise SettingError(f"only is empty: name at least one of {', '.join(FIGURES)}")
         for name in sorted(set(map(str, self.only)) - set(FIGURES)):
             raise SettingError(f"only: there is no figure {name!r}; {nearest(name, FIGURES)}")
         if self.n is not None:
@@ -97,6 +99,8 @@ def measure_along(
     problem: Problem, workers: Sequence[Any] | Callable[[int], Any], points: Iterable[Any], **settings: Any
 ) -> list[Measurement]:
     """`measure` at every point of a trajectory, such as `result.trace[::50]`, with its settings."""
+    if isinstance(points, str) or not isinstance(points, Iterable):
+        raise SettingError(f"points must be a list of points, such as result.trace[::50], not {kind_of(points)}")
     return [measure(problem, workers, x, **settings) for x in points]
 
 

@@ -143,15 +143,15 @@ TABLE = (
         "convexity, μ = 2ζ, full gradients, solved subproblems, the best worker's model",
         lambda c: {"heterogeneity": _bend(c)},
     ),
-    Row("pr-spider", "", "", lambda c: {"steps": _steps(c)}),
+    Row("pr-spider", "", "a budget that is large enough", lambda c: {"steps": _steps(c)}),
     Row("fedglomo", "", "", lambda c: {"drift": _steps(c) * c.bound / math.sqrt(c.epsilon)}),
     Row(
         "mime",
         "",
-        "another base method, whose momentum is variance reduced",
+        "bounded gradient heterogeneity, another base method",
         lambda c: {
             "steps": _steps(c) / c.budget,
-            "noise": _steps(c) * math.sqrt(c.sigma2 / c.epsilon) / c.P**0.75,
+            "drift": _steps(c) * c.bound / math.sqrt(c.epsilon) / c.P**0.75,
             "heterogeneity": _bend(c),
         },
     ),
@@ -248,6 +248,16 @@ class Rates:
 
         rows = [{"method": r.label, "rounds": r.rounds, "limit": r.limit, "assumes": r.assumes} for r in self]
         return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        """The whole table, whatever the width of the terminal."""
+        rows = [
+            ("method", "rounds", "limit", "assumes"),
+            *((r.label, f"{r.rounds:.3g}", r.limit, r.assumes) for r in self),
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join(line.rstrip() for line in lines)
 
     def crossings(self, variable: str, between: tuple[float, float], ahead: str = "bvr-l-sgd") -> dict[str, float]:
         """By line: where, as `variable` goes from one value to the other, the method `ahead` stops being ahead of it.

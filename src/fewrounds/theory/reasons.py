@@ -33,7 +33,10 @@ CAUTION = (
     "Constants were measured at one point and change along the way: take these step sizes as the middle of a small "
     "grid, and trust the order only where the figures are far apart."
 )
-STAYS = "A first step leaves the curvature as it is, so that no step may be longer than 1/L."
+STAYS = (
+    "A first step leaves the curvature as it is, so that no step may be longer than 1/L, and no local one longer than "
+    "1/L of the worker that is curved most."
+)
 BY_LOSS = (
     "Progress is K η against the best, with factors fitted to tuned step sizes: it is about the order of train losses, "
     "not that of ‖∇f‖² (docs/choosing.md); where that is to be small, give epsilon."
