@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+import fewrounds as fr
 from fewrounds.report.figures import write_figures
 from fewrounds.report.frames import CRITERIA, finals, label_of, methods_of, plain, where
 
@@ -36,7 +37,7 @@ def ends(frame: pd.DataFrame, criterion: str, axis: str, chosen: Iterable[dict[s
         for value in values:
             runs = where(last, {"method": method, axis: plain(value)})
             best = (value, method) in means.index and sign * means[value, method] == (sign * means[value]).min()
-            text = _end(runs, criterion)
+            text = end(runs, criterion)
             cells.append(f"**{text}**" if best else text)
             if choices:
                 one = choices.get((method, value), {"eta": None})
@@ -45,7 +46,7 @@ def ends(frame: pd.DataFrame, criterion: str, axis: str, chosen: Iterable[dict[s
     return rows
 
 
-def _end(runs: pd.DataFrame, criterion: str) -> str:
+def end(runs: pd.DataFrame, criterion: str) -> str:
     """Of runs that differ in their seed alone."""
     if runs.empty:
         return "–"
@@ -68,14 +69,17 @@ def costs(frame: pd.DataFrame, settings: dict[str, dict[str, Any]]) -> Table:
     """What a round cost, counted: the mean over the rounds of a run."""
     last = finals(frame[frame["role"] == "report"])
     good = last[(last["state"] == "finished") & (last["q"] == last["q"].min())]
-    rows: Table = [("method", "K", "b", "b̃", "gradients per worker and round", "vectors up / down a round")]
+    rows: Table = [
+        ("method", "K", "b", "b̃", "gradients per worker and round", "vectors up / down a round", "aggregations a round")
+    ]
     for method in methods_of(good):
         one, own = where(good, {"method": method}).iloc[0], settings[method]
         large = "" if "b_tilde" not in own else str(own["b_tilde"] or "all data")
         up, down = (one[key] / one["round"] for key in ("vectors_up", "vectors_down"))
         spent = f"{one['gradients_per_worker'] / one['round']:.1f}"
         steps = [str(own.get(key) or "") for key in ("K", "b")]
-        rows.append((label_of(method), *steps, large, spent, f"{up:.1f} / {down:.1f}"))
+        waits = fr.method(method, **own).aggregations
+        rows.append((label_of(method), *steps, large, spent, f"{up:.1f} / {down:.1f}", str(waits)))
     return rows
 
 

@@ -30,7 +30,11 @@ class Cost:
     down: int
 
 
-NOTHING_IS_DRAWN = (fr.LocalGD(eta=0.05, K=3), fr.InexactDANE(eta=0.05, K=3))
+NOTHING_IS_DRAWN = (
+    fr.LocalGD(eta=0.05, K=3),
+    fr.InexactDANE(eta=0.05, K=3),
+    fr.InexactDANE(eta=0.05, K=3, b_tilde=11),
+)
 """Methods that use all data at every step."""
 
 Formula = Callable[[fr.Method, tuple[int, ...], list[int]], Cost]

@@ -94,6 +94,26 @@ def test_the_rules_of_the_other_methods(name: str) -> None:
         assert paper["b_tilde"] == (None if name == "pr-spider" else 256)
 
 
+BETWEEN = {
+    # 10 workers of 139 (digits), budget 256: all data leave a quarter of it, and half of it is less than all data
+    "inexact-dane": {"K": 4, "b_tilde": None},  # 139 + 2·3·16 = 235; K = 5: 267
+    "mime": {"K": 4, "b_tilde": None},
+    "mimelite": {"K": 7, "b_tilde": None},  # 139 + 7·16 = 251
+    "fedglomo": {"K": 3, "b_tilde": 64},  # takes two a round, 278
+    "ce-lsgd": {"K": 7, "b_tilde": 128},  # takes one in the first round alone
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_all_data_where_they_fit(name: str) -> None:
+    """Full gradients, as their publications have them, for all methods whose budget allows it; and beyond, no longer."""
+    found = fr.for_budget(name, 256, workers=[np.zeros((139, 1))] * 10, mode="strict", eta=0.1)
+    assert {key: found.settings()[key] for key in BETWEEN[name]} == BETWEEN[name]
+    assert fr.for_budget(name, 256, workers=[np.zeros((193, 1))] * 10, mode="strict", eta=0.1).b_tilde is not None
+    stream = [fr.Stream(lambda n, rng: rng.normal(size=(n, 1)))]
+    assert fr.for_budget(name, 256, workers=stream, mode="strict", eta=0.1).b_tilde is not None
+
+
 LARGE = [np.zeros((n, 2)) for n in (2000, 3000)]
 
 

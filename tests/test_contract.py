@@ -11,7 +11,9 @@ import contract
 import fewrounds as fr
 from contract import Cost
 from fewrounds.draws import Draws
+from fewrounds.engine.base import BaseEngine
 from fewrounds.methods import REGISTRY
+from problems import classifier
 
 METHODS = [fr.method(name, **contract.example_settings(cls)) for name, cls in REGISTRY.items()] + [
     fr.BVRLSGD(eta=0.05, K=3, b=2, form="theory"),
@@ -30,6 +32,7 @@ METHODS = [fr.method(name, **contract.example_settings(cls)) for name, cls in RE
     fr.FedGLOMO(eta=0.05, K=2, b=2, beta=1.0),
     fr.CELSGD(eta=0.05, K=2, b=2, beta=1.0),
     fr.InexactDANE(eta=0.05, K=3, b_tilde=4),
+    fr.InexactDANE(eta=0.05, K=3, b_tilde=11),  # more than any worker has: all data
     fr.InexactDANE(eta=0.05, K=3, b=2, mu=0.1),
     fr.InexactDANE(eta=0.05, K=3, b=2, solver="sarah", b_tilde=4),
     fr.InexactDANE(eta=0.05, K=3, b=2, solver="sgd"),
@@ -176,7 +179,7 @@ def inexact_dane(m, sizes, picked) -> Cost:
     """x down, the gradient up, h down, y up."""
     P, R = len(sizes), len(picked)
     if m.b is None:
-        solving = [(m.K - (m.b_tilde is None)) * n for n in sizes]
+        solving = [(m.K - (large(m, sizes) == list(sizes))) * n for n in sizes]
     else:
         solving = [m.K * m.b if m.solver == "sgd" else 2 * (m.K - 1) * m.b] * P
     return Cost([R * (g + s) for g, s in zip(large(m, sizes), solving, strict=True)], up=2 * P * R, down=2 * P * R)
@@ -207,3 +210,21 @@ def test_counts_exactly(method) -> None:
 @pytest.mark.parametrize("method", [m for m in METHODS if getattr(m, "k_hat", "") != "random"], ids=repr)
 def test_expected_cost(method) -> None:
     contract.check_expected_cost(method, rounds=24)  # a whole number of stages for every method here
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_aggregations_are_counted(method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a round waits for vectors from all who take part."""
+    waits: dict[int, int] = {}
+
+    def counting(verb):
+        def counted(engine, *args, **kwargs):
+            waits[engine.round] = waits.get(engine.round, 0) + 1
+            return verb(engine, *args, **kwargs)
+
+        return counted
+
+    for name in ("mean", "every"):
+        monkeypatch.setattr(BaseEngine, name, counting(getattr(BaseEngine, name)))
+    contract.run(classifier(), method)
+    assert set(waits.values()) == {method.aggregations}

@@ -328,5 +328,9 @@ def test_settings_of_a_method_and_further_rates_are_axes(tmp_path: Path) -> None
     assert set(frame["combine"]) == {"pick", "mean"}
     assert 0.07 in set(frame.query("role == 'tuning'")["eta"])
     assert "combine = mean" in done.stdout, "never averaged together"
+    assert "bvr-l-sgd q=0.85 budget=32 combine=" in done.stdout.replace("digits ", ""), "the notes tell them apart"
+    planned = fewrounds("run", write(tmp_path, text), "-o", tmp_path / "out", "--dry-run").stdout
+    assert "bvr-l-sgd combine=mean " in planned
+    assert "T=" not in planned, "one value is no axis"
     last = frame.query("role == 'tuning' and eta == 0.07").groupby("combine")["train_loss"].last()
     assert last["pick"] != last["mean"]

@@ -338,3 +338,12 @@ def test_names_cannot_break_the_page(open_frame: Callable[..., Opened]) -> None:
     assert page.tab.title() == evil
     assert list(page.traces()) == [evil]
     assert page.tab.locator("img").count() == 0
+
+
+def test_a_loss_that_blows_up_does_not_press_the_others_together(open_frame: Callable[..., Opened]) -> None:
+    calm = {("local-sgd", 0.1, 64): 1.0, ("bvr-l-sgd", 0.1, 64): 0.5}
+    page = open_frame(made_frame({**calm, ("sarah", 0.1, 64): 1e9}))
+    low, high = page.tab.evaluate("document.getElementById('chart').layout.yaxis.range")
+    assert 10**low == pytest.approx(0.5, rel=0.05)
+    assert 10**high == pytest.approx(2.4)
+    assert "curves beyond it leave the chart" in page.tab.locator("#chart-caption").inner_text()

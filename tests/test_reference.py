@@ -57,6 +57,7 @@ VARIANTS = [
     ("inexact-dane", {"K": 4}),
     ("inexact-dane", {"K": 3, "mu": 0.5, "eta_dane": 0.7, "b_tilde": 4}),
     ("inexact-dane", {"K": 1, "b_tilde": 4}),
+    ("inexact-dane", {"K": 3, "b_tilde": 11}),
     ("inexact-dane", {"K": 3, "b": 2, "mu": 0.5, "eta_dane": 0.7}),
     ("inexact-dane", {"K": 3, "b": 2, "mu": 0.3, "b_tilde": 4}),
     ("inexact-dane", {"K": 3, "b": 2, "mu": 0.3, "b_tilde": 4, "solver": "sarah"}),

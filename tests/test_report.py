@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from fewrounds.errors import DataError, SettingError
 from fewrounds.report import write_report
@@ -258,6 +259,27 @@ def test_a_figure_for_each_other_setting_and_for_a_diverged_run(tmp_path: Path) 
 
 
 # --- the page without a browser
+
+
+def test_a_loss_that_blows_up_does_not_press_the_others_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Losses fall from 2 to 1 and 0.5; one rises to 1e9."""
+    drawn: dict[str, tuple[float, float]] = {}
+    save = Figure.savefig
+
+    def noting(figure: Figure, path: Path, **options: object) -> None:
+        drawn[Path(path).stem] = figure.axes[0].get_ylim()
+        save(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", noting)
+    calm = {("local-sgd", 0.1, 64): 1.0, ("bvr-l-sgd", 0.1, 64): 0.5}
+    write_figures(tmp_path, made_frame(calm))
+    low, high = drawn["train-loss-against-rounds"]
+    assert low < 0.5 < 2 < high, "all is shown"
+    write_figures(tmp_path, made_frame({**calm, ("sarah", 0.1, 64): 1e9}))
+    assert drawn["train-loss-against-rounds"] == pytest.approx((0.475, 2.4))
+    assert drawn["train-accuracy-against-rounds"][0] < -1e8, "only losses have a start to stay below"
 
 
 def test_the_page_is_whole_and_names_its_figures(digits_results: pd.DataFrame, tmp_path: Path) -> None:

@@ -138,10 +138,15 @@ class Store:
 
     def grid(self) -> dict[str, Any]:
         self.check_version()
+        path = self.folder / "grid.json"
+        if not path.exists() and (self.folder / "measurements").exists():
+            raise ResultsError(
+                f"{self.folder} has measurements, but no runs: `fewrounds run FILE --output {self.folder}` first"
+            )
         try:
-            content: dict[str, Any] = json.loads((self.folder / "grid.json").read_text())
+            content: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise ResultsError(f"{self.folder / 'grid.json'} cannot be read: {error}") from None
+            raise ResultsError(f"{path} cannot be read: {error}") from None
         return content
 
     def ended(self, grid: dict[str, Any]) -> dict[str, dict[str, Any]]:

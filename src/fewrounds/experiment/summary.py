@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,10 @@ def show_results(folder: Path) -> None:
         axes = [c for c in settings_of(reported) if c != "eta" and len(values_of(reported, c)) > 1]
         for setting, runs in _by_setting(last, axes):
             Console().print(_result_table(", ".join(f"{key} = {value}" for key, value in setting.items()), runs))
-    for choice in Store(folder).grid()["chosen"]:
-        where = " ".join([choice["method"], *(f"{key}={choice[key]}" for key in AXES if choice[key] is not None)])
+    saved = Store(folder).grid()
+    for choice in saved["chosen"]:
+        axes = [*AXES, *_varied(saved["experiment"]["methods"], choice["method"])]
+        where = " ".join([choice["method"], *(f"{key}={choice[key]}" for key in axes if choice[key] is not None)])
         where = where.replace("dataset=", "")
         if choice["eta"] is None:
             print(f"note: {where}: no step size chosen, {choice['reason']}")
@@ -179,8 +181,9 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
         eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
         reported = grid.report_runs(experiment, cell, eta)
         etas = {spec.train["eta"]: None for spec in tuned or reported}
+        method = cell.train["method"]
         shown.add_row(
-            cell.train["method"],
+            " ".join([method, *(f"{key}={cell.settings[key]}" for key in _varied(experiment.methods, method))]),
             " ".join([*([cell.data["source"]] if several else []), cell.partition["kind"], *how]),
             str(cell.train["budget"] or "-"),
             str(cell.train["rounds"]),
@@ -194,6 +197,11 @@ def show_estimate(experiment: Experiment, folder: Path, jobs: int | None) -> Non
     print(f"\n{runs}, {found.known} of them there already in {folder}")
     print(f"{found.gradients:.3g} single-sample gradients to compute")
     print(f"about {duration(found.seconds / cores)} on {cores} cores, {found.bytes / 1e6:.1f} MB on disk")
+
+
+def _varied(settings: Mapping[str, Mapping[str, Any]], method: str) -> list[str]:
+    """The settings of a method that are axes of the grid."""
+    return [key for key, value in settings.get(method, {}).items() if isinstance(value, list) and len(value) > 1]
 
 
 def _listed(numbers: Iterable[float]) -> str:

@@ -16,16 +16,11 @@ from fewrounds.interfaces import Engine
 
 @dataclass(frozen=True)
 class State:
-    """What a method carries from one round to the next: tensors, numbers and None only.
-
-    A checkpoint is this state, so a method with more to carry subclasses it with more fields.
-    """
+    """What a method carries from one round to the next, and a checkpoint keeps: tensors, numbers and None only.
+    A method with more to carry subclasses it with more fields."""
 
     x: Tensor
     """The global iterate after the last round."""
-
-
-AnyState = TypeVar("AnyState", bound=State)
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,8 @@ class Method(ABC):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is None and field.default is None:
-                continue
-            object.__setattr__(self, field.name, self._checked(field.name, value))
+            if value is not None or field.default is not None:
+                object.__setattr__(self, field.name, self._checked(field.name, value))
 
     def _checked(self, name: str, value: Any) -> Any:
         if name in ("eta", "eta_g", "eta_dane"):
@@ -88,8 +82,13 @@ class Method(ABC):
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         """Single-sample gradients a worker computes in a round, averaged over workers and rounds."""
 
+    @property
+    def aggregations(self) -> int:
+        """How often a round waits for vectors from all who take part: once, as the paper counts rounds, or more."""
+        return 1
+
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
         """What `for_budget` sets besides K and b, unless it is given; the budget is that of one who takes part."""
         return {}
 

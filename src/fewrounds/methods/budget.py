@@ -36,7 +36,8 @@ def for_budget(
 
     mode = "strict" chooses the greatest K (of the others: b) whose cost, averaged over workers and rounds, is at
     most the budget, for every method. The local methods have b = 16, or √budget where that is less. Where a method
-    needs a large batch every round, half of the budget is for it.
+    needs a large batch every round, it gets all data if these are at most three quarters of the budget, otherwise half
+    of the budget.
 
     `workers` (and `num_workers`) is what `train` gets. `fixed` holds all other settings, eta among them; b or K may be
     fixed too.
@@ -57,7 +58,7 @@ def for_sizes(name: str, budget: int, sizes: Sequence[float], mode: str = "paper
         # in a round that not all take part in, those who do may spend the share of the others
         each = budget * len(sizes) // whole_number(f"{name}: participants", fixed["participants"])
     if "b" not in fixed or fixed["b"] is not None:  # who takes full gradients has no use for a large batch beside them
-        fixed = {**cls.also_for_budget(each, strict=mode == "strict"), **fixed}
+        fixed = {**cls.also_for_budget(each, mode == "strict", sizes), **fixed}
     free = _free_setting(name, cls.local, has, fixed)
     if free == "K" and "b" in has:
         # The theory wants b ≤ √budget; at the paper's budgets (256 and more) that is 16 and over.

@@ -88,7 +88,16 @@ class BVRLSGD(Staged):
         if self.combine == "mean" and self.form == "theory":
             raise SettingError("bvr-l-sgd: combine = 'mean' has no theory form; use form = 'practical'")
 
+    @property
+    def aggregations(self) -> int:
+        return 1 if self._one_works else 2
+
+    @property
+    def _one_works(self) -> bool:
+        """Whether Local-Routine runs at p̂ alone."""
+        return self.form == "practical" and self.combine == "pick"
+
     def gradients_per_round(self, sizes: Sequence[float]) -> float:
         # Local-Routine takes K - 1 differences, at one worker out of P or at every worker.
-        runners = 1 if self.form == "practical" and self.combine == "pick" else len(sizes)
+        runners = 1 if self._one_works else len(sizes)
         return super().gradients_per_round(sizes) + 2 * (self.K - 1) * self.b * runners / len(sizes)

@@ -72,7 +72,7 @@ class CELSGD(Method):
         return (points * self.K * taking_part + 2 * (self.K - 1)) * self.b / len(sizes)
 
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
         # in strict mode Local-Routine's 2 (K - 1) b at one worker must find room beside it in the first round
         return {"b_tilde": max(1, budget // 2) if strict else budget}
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fewrounds.interfaces import Engine, Rows
 from fewrounds.methods.base import Method, State, check_participants, register
-from fewrounds.methods.stages import check_b_tilde, large_batch, sampled
+from fewrounds.methods.stages import check_b_tilde, every_round, large_batch, sampled
 from fewrounds.methods.tasks import large_gradient, local_routine
 
 
@@ -70,8 +70,8 @@ class FedGLOMO(Method):
         return (1 if self.beta == 1 else 2) * one * (self.participants or len(sizes)) / len(sizes)
 
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        return {"b_tilde": max(1, budget // 4) if strict else budget}
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
+        return {"b_tilde": every_round(budget, strict, sizes, batches=2)}
 
 
 def local_change(rows: Rows, x: Tensor, *, eta: float, K: int, b: int, n: int | None) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, State, mean_size, register
-from fewrounds.methods.stages import check_b_tilde, is_full, large_batch, stage_gradient
+from fewrounds.methods.stages import check_b_tilde, every_round, is_full, large_batch, stage_gradient
 
 
 @register("inexact-dane")
@@ -57,6 +57,10 @@ class InexactDANE(Method):
             return State(x=engine.mean(by_gradient_descent, s.x, h, known=known, **how))
         return State(x=engine.mean(SOLVERS[self.solver], s.x, h, b=self.b, **how))
 
+    @property
+    def aggregations(self) -> int:
+        return 2
+
     def check(self, sizes: Sequence[float]) -> None:
         check_b_tilde(self.name, self.b_tilde, sizes)
         check_b_tilde(self.name, self.b, sizes, "b")
@@ -69,8 +73,8 @@ class InexactDANE(Method):
         return large_batch(self.b_tilde, sizes) + solving
 
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        return {"b_tilde": max(1, budget // 2) if strict else budget}
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
+        return {"b_tilde": every_round(budget, strict, sizes)}
 
 
 def by_gradient_descent(rows: Rows, x: Tensor, h: Tensor, *, eta: float, mu: float, K: int, known: bool) -> Tensor:

@@ -7,7 +7,8 @@
 
 The momentum stays the same through the local steps. Only m_t is sent to the workers, since c and m_{t-1} occur in no
 other way: y_k = y_{k-1} - η [(1 - β) (g_k(y_{k-1}) - g_k(x_{t-1})) + m_t]. At k = 1 the difference is 0.
-With participants = m, c and x_t are means over m workers drawn uniformly, the same for both, as published.
+Two aggregations a round, of ∇̃^(p) and of y_K^(p). With participants = m, c and x_t are means over m workers drawn
+uniformly, the same for both, as published.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from fewrounds.errors import SettingError
 from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, State, check_participants, register
-from fewrounds.methods.stages import check_b_tilde, large_batch, stage_gradient
+from fewrounds.methods.stages import check_b_tilde, every_round, large_batch, stage_gradient
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class MIME(Method):
         x = engine.mean(mime_steps, s.x, m, among=among, eta=self.eta, beta=self.beta, K=self.K, b=self.b)
         return MIMEState(x=x, m=m)
 
+    @property
+    def aggregations(self) -> int:
+        return 2
+
     def check(self, sizes: Sequence[float]) -> None:
         check_momentum(self.name, self.beta)
         check_b_tilde(self.name, self.b_tilde, sizes)
@@ -63,8 +68,8 @@ class MIME(Method):
         return one * (self.participants or len(sizes)) / len(sizes)
 
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        return {"b_tilde": max(1, budget // 2) if strict else budget}
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
+        return {"b_tilde": every_round(budget, strict, sizes)}
 
 
 def check_momentum(name: str, beta: float) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fewrounds.interfaces import Engine, Gradient, Rows
 from fewrounds.methods.base import Method, check_participants, register
 from fewrounds.methods.mime import MIMEState, check_momentum
-from fewrounds.methods.stages import check_b_tilde, large_batch, sampled
+from fewrounds.methods.stages import check_b_tilde, every_round, large_batch, sampled
 from fewrounds.methods.tasks import large_gradient
 
 
@@ -64,8 +64,8 @@ class MIMELite(Method):
         return one * (self.participants or len(sizes)) / len(sizes)
 
     @classmethod
-    def also_for_budget(cls, budget: int, strict: bool) -> dict[str, Any]:
-        return {"b_tilde": max(1, budget // 2) if strict else budget}
+    def also_for_budget(cls, budget: int, strict: bool, sizes: Sequence[float]) -> dict[str, Any]:
+        return {"b_tilde": every_round(budget, strict, sizes)}
 
 
 def steps_and_gradient(

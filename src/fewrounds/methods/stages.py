@@ -70,3 +70,13 @@ def stage_gradient(
 def large_batch(b_tilde: int | None, sizes: Sequence[float]) -> float:
     """What such a gradient costs a worker, on average."""
     return mean_size(sizes) if is_full(b_tilde, sizes) else float(b_tilde or 0)
+
+
+def every_round(budget: int, strict: bool, sizes: Sequence[float], batches: int = 1) -> int | None:
+    """b̃ for a method that takes this many large batches in every round, under a budget.
+
+    Strictly, all data (None) where that leaves a quarter of the budget to local steps, otherwise half of the budget.
+    """
+    if not strict:
+        return budget
+    return None if batches * mean_size(sizes) <= 0.75 * budget else max(1, budget // (2 * batches))

@@ -151,7 +151,7 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
     qs, budgets = values_of(frame, "q"), values_of(frame, "budget")
     wide = len(qs) > 1
     width = min(WIDTH, 2.4 * len(qs) + 0.6) if wide else 4.2
-    height = (1.7 if wide else 2.8) * len(budgets) + 0.8
+    height = (1.7 if wide and len(budgets) > 1 else 2.8) * len(budgets) + 0.8
     figure = Figure(figsize=(max(width, 4.2), height), layout="constrained")
     grid = figure.subplots(
         len(budgets), len(qs), squeeze=False, sharey=True, sharex="row" if column != "round" else True
@@ -169,15 +169,32 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
         names = [_named("q", q)] * (q is not None) + [_named("budget", budget)] * (budget is not None)
         axes.set_title(", ".join(names))
     _scale(list(grid.flat), criterion)
+    frame_of_losses = _frame_of_losses(lines, criterion)
+    if frame_of_losses is not None:
+        grid[0, 0].set_ylim(*frame_of_losses)  # all panels share the axis
+        _scale(list(grid.flat), criterion)  # with ticks for what is left
     for axes in grid[-1]:
         axes.set_xlabel(xlabel)
     for axes in grid[:, 0]:
         axes.set_ylabel(CRITERIA[criterion].label)
     note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
     note += "; a curve ends where a run diverged" if any(line.diverged for line in lines) else ""
+    note += "; the axis ends a little above the start" if frame_of_losses is not None else ""
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in {line.method for line in lines}})
     return figure
+
+
+def _frame_of_losses(lines: list[Curve], criterion: str) -> tuple[float, float] | None:
+    """Where to begin and end the axis if a loss is far above the start, which would press all else together."""
+    if not criterion.endswith("_loss"):
+        return None
+    means = [line.table[f"{criterion}_mean"].dropna() for line in lines]
+    means = [mean for mean in means if len(mean)]
+    if not means:
+        return None
+    start, lowest = max(float(mean.iloc[0]) for mean in means), min(float(mean.min()) for mean in means)
+    return (0.95 * lowest, 1.2 * start) if max(float(mean.max()) for mean in means) > 2 * start else None
 
 
 def _draw(axes: Axes, line: Curve, column: str, criterion: str, styles: dict[str, Style]) -> None:

@@ -138,9 +138,20 @@ function drawCurves() {
   const shape = layout(X_AXES[byId("x-axis").value].label);
   if (byId("x-axis").value !== "round") shape.xaxis.tickformat = "~s";
   if (byId("x-axis").value === "bytes") shape.xaxis.ticksuffix = "B";
+  const top = ceiling(curves);
+  if (top !== null) shape.yaxis.range = isLog() ? [Math.log10(lowest) - 0.01, Math.log10(top)] : [lowest * 0.95, top];
   Plotly.react("chart", traces, shape, CONFIG);
   byId("chart-caption").textContent = caption(curves);
   byId("chart").setAttribute("aria-label", `${criterion().label} against ${X_AXES[byId("x-axis").value].label}`);
+}
+
+/** Where to end the axis if a loss is far above the start, which would press all else together; otherwise null. */
+function ceiling(curves) {
+  if (!criterion().key.endsWith("_loss")) return null;
+  const drawn = curves.filter((curve) => curve.points.length);
+  const start = Math.max(...drawn.map((curve) => curve.points[0].mean));
+  const highest = Math.max(...drawn.flatMap((curve) => curve.points.map((point) => point.mean)));
+  return highest > 2 * start ? 1.2 * start : null;
 }
 
 function caption(curves) {
@@ -155,6 +166,7 @@ function caption(curves) {
     return `${look(curve.method).label} ${text} (${more.filter(Boolean).join(", ")})`;
   });
   parts.push(`At the end of the curves: ${ends.join("; ")}.`);
+  if (ceiling(curves) !== null) parts.push("The axis ends a little above the start, and curves beyond it leave the chart.");
   for (const { method, n, diverged, unfinished } of curves) {
     const label = look(method).label;
     if (diverged) parts.push(`${label}: ${diverged} of ${n} runs diverged, and its curve ends where the first did.`);
