@@ -326,6 +326,7 @@ def test_settings_of_a_method_and_further_rates_are_axes(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     frame = fr.load_results(tmp_path / "out").query("method == 'bvr-l-sgd'")
     assert set(frame["combine"]) == {"pick", "mean"}
+    assert (frame["aggregations"] == frame["combine"].map({"pick": 1, "mean": 2})).all()
     assert 0.07 in set(frame.query("role == 'tuning'")["eta"])
     assert "combine = mean" in done.stdout, "never averaged together"
     assert "bvr-l-sgd q=0.85 budget=32 combine=" in done.stdout.replace("digits ", ""), "the notes tell them apart"

@@ -141,15 +141,25 @@ def test_modelled_time_is_as_the_formula_says(opened: Opened, digits_results: pd
     opened.choose("x-axis", "modelled time")
     assert opened.tab.locator("#time").is_visible()
     for C, G in ((2.5, 0.01), (0, 1)):
-        opened.tab.get_by_label("seconds a round").fill(str(C))
+        opened.tab.get_by_label("seconds an aggregation").fill(str(C))
         opened.tab.get_by_label("seconds a gradient").fill(str(G))
         for method, (x, _) in opened.traces().items():
             gradients = expected(digits_results, method, 0.1, 64, "gradients_per_worker")
             np.testing.assert_allclose(x, C * gradients.index + G * gradients, rtol=1e-6)
     before = opened.traces()
-    opened.tab.get_by_label("seconds a round").fill("-1")
-    assert opened.tab.get_by_label("seconds a round").get_attribute("aria-invalid") == "true"
+    opened.tab.get_by_label("seconds an aggregation").fill("-1")
+    assert opened.tab.get_by_label("seconds an aggregation").get_attribute("aria-invalid") == "true"
     assert opened.traces() == before
+
+
+def test_modelled_time_counts_every_aggregation_of_a_round(open_frame: Callable[..., Opened]) -> None:
+    frame = made_frame({("sarah", 0.1, 64): 0.5, ("mime", 0.1, 64): 0.4})
+    frame["aggregations"] = frame["method"].map({"sarah": 1, "mime": 2})
+    shown = open_frame(frame)
+    shown.choose("x-axis", "modelled time")
+    for method, waits in (("sarah", 1), ("mime", 2)):
+        gradients = expected(frame, method, 0.1, 64, "gradients_per_worker")
+        np.testing.assert_allclose(shown.traces()[method][0], waits * gradients.index + 0.001 * gradients, rtol=1e-6)
 
 
 def test_filters_change_the_traces(opened: Opened, digits_results: pd.DataFrame) -> None:

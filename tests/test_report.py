@@ -104,6 +104,16 @@ def test_curves_share_rounds_and_end_where_a_run_diverged() -> None:
     assert (young.n, young.unfinished, young.table["round"].max()) == (3, 3, 8)
 
 
+def test_modelled_time_counts_every_aggregation_of_a_round() -> None:
+    frame = made_frame({("sarah", 0.1, 64): 0.5, ("mime", 0.1, 64): 0.4})
+    frame["aggregations"] = frame["method"].map({"sarah": 1, "mime": 2})
+    assert "aggregations" not in settings_of(frame)
+    for curve in curves(frame):
+        waits = {"sarah": 1, "mime": 2}[curve.method]
+        expected = waits * curve.table["round"] + 0.001 * curve.table["gradients_per_worker"]
+        np.testing.assert_allclose(curve.table["time"], expected)
+
+
 def test_modelled_time_is_a_second_a_round_and_a_millisecond_a_gradient(digits_results: pd.DataFrame) -> None:
     for curve in curves(reported(digits_results)):
         expected = curve.table["round"] + 0.001 * curve.table["gradients_per_worker"]

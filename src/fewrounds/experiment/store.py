@@ -185,6 +185,7 @@ def tidy(
             **setting_columns(spec),
             **{key: spec["train"][key] for key in ("eta", "seed")},
             **{key: record[key] for key in ("K", "b", "workers", "outcome")},
+            "aggregations": _aggregations(spec["train"]["method"], record.get("method_settings")),
         }
         frames.append(histories[run].assign(**columns))
     if not frames:
@@ -193,6 +194,16 @@ def tidy(
     floats = dict.fromkeys(("q", "alpha", "eta", "l2"), "float64")
     whole = dict.fromkeys(("K", "b", "budget", "shards_per_worker", "classes_per_worker"), "Int64")
     return frame.astype({**floats, **whole})
+
+
+def _aggregations(name: str, settings: dict[str, Any] | None) -> int:
+    """How often a round waited for all workers; once where the method is not known, such as one of a user's own."""
+    from fewrounds.methods.base import method
+
+    try:
+        return method(name, **(settings or {})).aggregations
+    except SettingError:
+        return 1
 
 
 def setting_columns(spec: dict[str, Any]) -> dict[str, Any]:

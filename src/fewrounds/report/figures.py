@@ -39,7 +39,7 @@ AGAINST = {
     "round": ("rounds", "communication rounds"),
     "gradients_per_worker": ("gradients", "gradients per worker"),
     "bytes": ("bytes", "bytes moved, up and down"),
-    "time": ("time", f"modelled seconds, {SECONDS['round']:g} a round and {SECONDS['gradient']:g} a gradient"),
+    "time": ("time", f"modelled seconds, {SECONDS['round']:g} an aggregation and {SECONDS['gradient']:g} a gradient"),
 }
 NAMES = {"q": "q", "budget": "budget", "budget_mode": "budget mode", "eta": "η"}
 LOOK: dict[Any, Any] = {

@@ -37,8 +37,11 @@ CRITERIA = {
 }
 VALUES = {"last": "at the end of the run", "best": "best over the run"}
 SECONDS = {"round": 1.0, "gradient": 0.001}
-"""Of modelled time, until a reader of the page says otherwise: 𝒞 for a round and 𝒢 for a gradient of one sample."""
+"""Of modelled time, until a reader of the page says otherwise: 𝒞 for an aggregation, of which a round has one and with
+some methods two, and 𝒢 for a gradient of one sample."""
 COSTS = ["gradients_per_worker", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "seconds"]
+TOLD = ["run", "role", "outcome", "round", "picked", "aggregations"]
+"""What a run is called, and what it came to besides."""
 KEYS = ["dataset", "partition", "q", "budget", "budget_mode"]
 """What a comparison holds fixed, always; further columns join them where two runs differ in nothing else."""
 NEEDED = ["run", "role", "method", "eta", "seed", "outcome", *KEYS, "rounds", "round", *CRITERIA, *COSTS]
@@ -99,9 +102,7 @@ def settings_of(frame: pd.DataFrame) -> list[str]:
     """
     runs = frame.drop_duplicates("run")
     known = ["method", "seed", *KEYS]
-    others = [
-        c for c in runs.columns if c not in {*known, *CRITERIA, *COSTS, "run", "role", "outcome", "round", "picked"}
-    ]
+    others = [c for c in runs.columns if c not in {*known, *CRITERIA, *COSTS, *TOLD}]
     # A value of its own for every run is an identity, such as a path, and a tuned eta follows from the axes of the
     # grid: the last things to tell two runs apart by.
     others.sort(key=lambda column: (column == "eta", runs[column].astype(str).nunique() == len(runs)))
@@ -194,6 +195,8 @@ class Curve:
     n: int
     diverged: int
     unfinished: int
+    waits: int
+    """Aggregations a round."""
     table: pd.DataFrame
     """round, gradients_per_worker, bytes, time (modelled), and <criterion>_mean and <criterion>_sd."""
 
@@ -220,13 +223,15 @@ def curves(frame: pd.DataFrame) -> list[Curve]:
         table = pd.DataFrame(index=index)
         table["gradients_per_worker"] = _across(whole, "gradients_per_worker", index).mean(axis=1)
         table["bytes"] = (_across(whole, "bytes_up", index) + _across(whole, "bytes_down", index)).mean(axis=1)
-        table["time"] = SECONDS["round"] * index + SECONDS["gradient"] * table["gradients_per_worker"]
+        waits = int(rows["aggregations"].max()) if "aggregations" in rows else 1  # files of earlier versions lack it
+        table["time"] = waits * SECONDS["round"] * index + SECONDS["gradient"] * table["gradients_per_worker"]
         for name in criteria:
             values = _across(runs, name, index)
             table[f"{name}_mean"] = values.mean(axis=1, skipna=False)
             table[f"{name}_sd"] = values.std(axis=1, skipna=False) if len(runs) > 1 else math.nan
         method, etas = str(names.pop("method")), [float(eta) for eta in values_of(rows, "eta") if eta is not None]
-        found.append(Curve(method, names, etas, len(runs), **lost, table=table.rename_axis("round").reset_index()))
+        table = table.rename_axis("round").reset_index()
+        found.append(Curve(method, names, etas, len(runs), **lost, waits=waits, table=table))
     order = methods_of(frame)
     return sorted(found, key=lambda curve: order.index(curve.method))
 

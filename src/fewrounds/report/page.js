@@ -14,7 +14,8 @@ const X_AXES = {
   bytes: { label: "bytes moved, up and down, all workers", of: (curve) => curve.bytes },
   time: {
     label: "modelled time in seconds",
-    of: (curve) => curve.round.map((round, i) => round * time.round + curve.gradients_per_worker[i] * time.gradient),
+    of: (curve) =>
+      curve.round.map((round, i) => round * curve.waits * time.round + curve.gradients_per_worker[i] * time.gradient),
   },
 };
 

@@ -137,6 +137,7 @@ def _curves(frame: pd.DataFrame, settings: list[str], criteria: list[str]) -> li
                 "n": curve.n,
                 "diverged": curve.diverged,
                 "unfinished": curve.unfinished,
+                "waits": curve.waits,
                 **{column: _numbers(table[column]) for column in ("round", "gradients_per_worker", "bytes")},
                 "mean": {key: _numbers(table[f"{key}_mean"]) for key in criteria},
                 "sd": {key: _numbers(table[f"{key}_sd"]) for key in criteria},
