@@ -37,9 +37,10 @@ class Measurement:
     """The constants of the theory at one point. Those that were not asked for are NaN, or ().
 
     The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it, as a rule the one that is
-    meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them. That
-    of σ² is its standard error, of the greatest over workers as much wider as the greatest is too great. With fewer
-    samples than a worker has (n), and for streams, the figures are those of the samples: bars of eigenvalues then
+    meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them, and
+    that of `zeta_to_mean` to a bound for all workers, which holds with a probability of 99 % where ζ was not asked for.
+    That of σ² is its standard error, of the greatest over workers as much wider as the greatest is too great. With
+    fewer samples than a worker has (n), and for streams, the figures are those of the samples: bars of eigenvalues then
     reach to what other samples say of the same direction, and those of ζ₁ and ‖∇f‖² allow for the noise that σ² gives
     the gradients.
     """

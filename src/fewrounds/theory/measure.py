@@ -75,7 +75,8 @@ def measure(
     all_pairs        compare all pairs of workers for ζ and ζ₁; by default of up to 10 workers. Otherwise a search,
                      whose cost grows with P and not with P², finds a pair, and the error bar reaches up to a bound that
                      holds for all pairs. `zeta_to_mean` without `zeta` compares the two workers with the mean that seem
-                     farthest from it, unless this is true
+                     farthest from it along random directions, unless this is true; its error bar reaches up to a bound
+                     for the others that holds with a probability of 99 %
     seed, weights, num_workers, engine
                      as for `train`
     """

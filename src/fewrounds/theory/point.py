@@ -14,7 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from fewrounds.engine.base import BaseEngine
@@ -35,8 +37,10 @@ TRIES = 3
 """So many workers are compared with the mean in a search."""
 SEARCHES = 8
 """So many pairs are compared in a search."""
-PROBES = 3
+PROBES = 8
 """Along so many random directions workers are compared with the mean where ζ is not asked for."""
+SURE = 0.99
+"""With this probability, what they say bounds the distance of every worker."""
 PICKED = 2
 """So many of them are then compared with it in full."""
 
@@ -156,10 +160,14 @@ class Point:
         """Of ∇²f_p - ∇²f_q."""
         return self._top(lambda v: self._at(p, v) - self._at(q, v), start)
 
-    def _start(self, number: int = 0) -> Tensor:
+    def _start(self) -> Tensor:
         """A random unit vector, always the same one."""
-        v = self.engine.draws.generator("measure start", number).standard_normal(len(self.x))
+        v = self._normal(0)
         return torch.from_numpy(v / np.linalg.norm(v)).to(self.x)
+
+    def _normal(self, number: int) -> npt.NDArray[np.float64]:
+        """A vector of standard normal numbers, always the same one."""
+        return self.engine.draws.generator("measure start", number).standard_normal(len(self.x))
 
     @staticmethod
     def _of_top(top: Top) -> Estimate:
@@ -286,23 +294,34 @@ class Point:
     def _zeta_to_mean_alone(self) -> Estimate:
         """Without pairs: the workers that are farthest from the mean along random directions.
 
-        √d ‖A v‖ of random unit vectors v is, in the mean square, ‖A‖_F ≥ ‖A‖: the error bar reaches up to that of the
-        workers that are not tried.
+        The error bar reaches up to a bound for those that are not tried, which holds for all of them at once with
+        probability SURE.
         """
         count = len(self.everyone)
         if count == 1:
             return Estimate(0.0)
-        squares = [0.0] * count
+        if self.how.all_pairs or count <= PICKED + 1:
+            return self._farthest_from_mean(list(self.everyone), [math.inf] * count, count)
+        bounds = self._probed()
+        return self._farthest_from_mean(sorted(self.everyone, key=lambda p: -bounds[p]), bounds, PICKED)
+
+    def _probed(self) -> list[float]:
+        """A bound for ‖A‖, A = ∇²f_p - ∇²f, of each worker, from ‖A g‖ of random vectors g.
+
+        If ‖A u‖ = ‖A‖ for the unit eigenvector u, then ‖A g‖ ≥ ‖A‖ |u·g|. For r vectors of standard normal numbers,
+        Σ (u·g)² is χ² with r degrees of freedom, so that Σ ‖A g‖² ≥ c ‖A‖² but for the probability P(χ² < c): c is
+        chosen such that this is (1 - SURE)/P for each of the P workers. It holds for every A, also of rank one; of
+        an A with many directions the bound is about √(r/c) ‖A‖_F.
+        """
+        squares = [0.0] * len(self.everyone)
         for i in range(PROBES):
-            v = self._start(i)
-            mean = self._asked(lambda v=v: self._mean(v))  # type: ignore[misc]
+            g = torch.from_numpy(self._normal(i)).to(self.x)
+            mean = self._asked(lambda g=g: self._mean(g))  # type: ignore[misc]
             for p in self.everyone:
-                away = self._asked(lambda p=p, v=v: self._at(p, v)) - mean  # type: ignore[misc]
-                squares[p] += float(away.double().square().sum()) * len(self.x) / PROBES
-        order = sorted(self.everyone, key=lambda p: -squares[p])
-        tries = count if self.how.all_pairs or count <= PICKED + 1 else PICKED
-        bounds = [math.sqrt(one) if tries < count else math.inf for one in squares]
-        return self._farthest_from_mean(order, bounds, tries)
+                away = self._asked(lambda p=p, g=g: self._at(p, g)) - mean  # type: ignore[misc]
+                squares[p] += float(away.double().square().sum())
+        least = 2 * gammaincinv(PROBES / 2, (1 - SURE) / len(squares))
+        return [math.sqrt(one / least) for one in squares]
 
     def _farthest_from_mean(self, order: list[int], bounds: list[float], tries: int) -> Estimate:
         """In this order, up to so many; each takes products of every worker."""
