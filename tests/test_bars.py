@@ -131,6 +131,23 @@ def test_sampled_curvature_reaches_to_what_other_samples_say() -> None:
     assert max(one.error for one in full.L_workers) < 1e-6
 
 
+def test_what_samples_say_of_the_curvature_ahead_has_a_bar_as_well() -> None:
+    """Of Σ z² x⁴/12, which is bent less after a step."""
+    rng = np.random.default_rng(3)
+    workers = [rng.normal(size=(3_000, 4)) for _ in range(3)]
+    problem = fr.Problem(loss=lambda x, z: (z.square() @ x**4).mean() / 12, dim=4, dtype=torch.float64)
+    x, wanted = np.array([2.0, 1.0, 0.5, 0.5]), ["L", "L_ahead"]
+    full = fr.measure(problem, workers, x, only=wanted)
+    few = [fr.measure(problem, workers, x, n=50, only=wanted, seed=seed) for seed in range(12)]
+    assert full.L_ahead.error < 1e-6
+    assert full.L_ahead < 0.5 * full.L
+    for m in few:
+        assert m.L_ahead.error > 1e-6, "not the residual alone"
+        assert m.L_ahead.gradients == 2 * 3 * 150, "a gradient and a product, and both of other samples"
+    assert np.mean([abs(m.L_ahead - full.L_ahead) < 2 * m.L_ahead.error for m in few]) > 0.5
+    assert np.mean([m.L_ahead.error for m in few]) < 0.5 * full.L_ahead
+
+
 # ---------------------------------------------------------------------- eigenvalues
 
 

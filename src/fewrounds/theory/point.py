@@ -68,7 +68,7 @@ class Point:
         only = set(self.how.only)
         found: dict[str, Any] = {}
         if "L" in only:
-            found["L"] = self._cost(lambda: self._checked(self._steepest, self._mean_again))
+            found["L"] = self._cost(self._smoothness_here)
         if "L_ahead" in only:
             found["L_ahead"] = self._cost(self._smoothness_ahead)
         if "L_workers" in only:
@@ -190,13 +190,34 @@ class Point:
         """Of ∇²f."""
         return self._top(self._mean)
 
+    @cached_property
+    def _steepest_again(self) -> float:
+        """What other samples say of it."""
+        top = self._steepest
+        return float(top.vector @ self._asked(lambda: self._mean_again(top.vector)))
+
+    def _smoothness_here(self) -> Estimate:
+        top = self._steepest
+        error = max(top.residual, abs(top.value - self._steepest_again)) if self.sampled else top.residual
+        return Estimate(abs(top.value), error)
+
     def _smoothness_ahead(self) -> Estimate:
         top = self._steepest
         if not top.value:
             return Estimate(0.0)
-        ahead = self.x - self._asked(self._mean_gradient) / abs(top.value)
-        product = self._asked(lambda: self.engine.mean(tasks.hessian_product, ahead, top.vector, n=self.how.n))
-        return Estimate(abs(float(top.vector @ product)), top.residual)
+        value, error = self._ahead(abs(top.value)), top.residual
+        if self.sampled:  # and then the step is that of other samples, too
+            error = max(error, abs(value - self._ahead(abs(self._steepest_again), again=True)))
+        return Estimate(abs(value), error)
+
+    def _ahead(self, L: float, again: bool = False) -> float:
+        """vᵀ∇²f v along the direction of L after a step of 1/L; with `again` by other samples."""
+        settings: dict[str, Any] = {"n": self.how.n, "again": again}
+        v = self._steepest.vector
+        gradient = self._asked(lambda: self.engine.mean(tasks.mean_gradient, self.x, **settings))
+        ahead = self.x - gradient / L if L else self.x
+        product = self._asked(lambda: self.engine.mean(tasks.hessian_product, ahead, v, **settings))
+        return float(v @ product)
 
     def _smoothness(self, p: int) -> Estimate:
         settings: dict[str, Any] = {"n": self.how.n, "tolerance": self.tolerance, "count": 2}

@@ -27,9 +27,9 @@ def hessian_product(rows: Rows, x: Tensor, v: Tensor, *, n: int | None, again: b
     return torch.stack([_product(worker, x, v, n, again) for worker in rows.workers])
 
 
-def mean_gradient(rows: Rows, x: Tensor, *, n: int | None) -> Tensor:
-    """∇f_p(x)."""
-    return torch.stack([_gradient(worker, x, n) for worker in rows.workers])
+def mean_gradient(rows: Rows, x: Tensor, *, n: int | None, again: bool = False) -> Tensor:
+    """∇f_p(x); with `again` from other samples, where samples stand for the data."""
+    return torch.stack([_gradient(worker, x, n, again) for worker in rows.workers])
 
 
 def smoothness(rows: Rows, x: Tensor, start: Tensor, *, n: int | None, tolerance: float, count: int) -> Tensor:
@@ -73,8 +73,8 @@ def _product(worker: Worker, x: Tensor, v: Tensor, n: int | None, again: bool = 
     return _mean(worker, n, 2, lambda z: worker.problem.hessian_product(x, z, v), again)
 
 
-def _gradient(worker: Worker, x: Tensor, n: int | None) -> Tensor:
-    return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z))
+def _gradient(worker: Worker, x: Tensor, n: int | None, again: bool = False) -> Tensor:
+    return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z), again)
 
 
 def _standing(worker: Worker, n: int | None) -> int | None:
