@@ -292,6 +292,22 @@ def test_what_is_not_asked_for_is_not_given() -> None:
     assert m.gradients == m.zeta1.gradients
 
 
+def test_samples_that_stand_for_the_data_are_taken_in_parts() -> None:
+    """As all of the data are, so that the memory of second derivatives does not grow with their number."""
+    sizes: list[int] = []
+
+    def loss(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(z))
+        return 0.5 * (z.square() @ (x * x)).mean()
+
+    data = np.random.default_rng(4).normal(size=(5_000, 3))
+    problem = fr.Problem(loss=loss, dim=3, dtype=torch.float64)
+    m = fr.measure(problem, [data], np.ones(3), n=4_999, samples=4_999, only=["L", "gradient_norm2"])
+    assert 512 < max(sizes) <= 1024
+    assert pytest.approx(norm(np.diag((data**2).mean(axis=0))), rel=1e-2) == m.L
+    assert m.gradient_norm2 == pytest.approx(np.sum((data**2).mean(axis=0) ** 2), rel=1e-2)
+
+
 MEMORY = """
 import resource, sys
 import numpy as np, torch
@@ -304,12 +320,24 @@ m = fr.measure(problem, scales, tolerance=0.5, smooth_samples=1, samples=2, only
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
+MEMORY_OF_SAMPLES = """
+import resource, sys
+import numpy as np, torch
+import fewrounds as fr
+count = int(sys.argv[1])
+rng = np.random.default_rng(0)
+data = rng.normal(size=(20_001, 8)).astype(np.float32), rng.integers(3, size=20_001)
+problem = fr.Problem(fr.models.mlp([8, 400, 3]), loss=torch.nn.functional.cross_entropy)
+fr.measure(problem, [data], tolerance=0.5, n=count or None, only=["L", "gradient_norm2"])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
 
-def peak(count: int, d: int) -> int:
+
+def peak(*arguments: int, script: str = MEMORY) -> int:
     """Bytes."""
     exact = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # (what is freed is given back at once, and threads do not wait for each other)
-    command = [sys.executable, "-c", MEMORY, str(count), str(d)]
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     return int(subprocess.run(command, capture_output=True, env=exact, check=True).stdout)
 
 
@@ -320,3 +348,11 @@ def test_memory_is_that_of_some_vectors() -> None:
     short, few, many = peak(12, 100_000), peak(12, 200_000), peak(48, 200_000)
     assert many - few < 12 * 4 * 200_000, (few, many)
     assert few - short < 80 * 4 * 100_000, (short, few)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_a_part_of_the_samples() -> None:
+    """20,000 samples that are drawn take no more room than all 20,001. Values of the 400 hidden units for all of them
+    at once would take 32 megabytes, and second derivatives need about ten of these."""
+    whole, many = (peak(count, script=MEMORY_OF_SAMPLES) for count in (0, 20_000))
+    assert many - whole < 60_000_000, (whole, many)
