@@ -13,7 +13,7 @@ from fewrounds.errors import ResultsError, SettingError, one_line
 from fewrounds.experiment import survey
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
-from fewrounds.experiment.store import Store
+from fewrounds.experiment.store import Store, setting_columns
 from fewrounds.experiment.summary import table
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fewrounds.theory.estimate import Estimate
 
 NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
-
+APART = ("shards_per_worker", "classes_per_worker", "workers", "partition_seed", "l2", "weights")
+"""What a title says where it is an axis."""
 
 ROWS = {
     "gradient_norm2": "‖∇f‖²",
@@ -41,9 +42,9 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
 
     store = Store(folder)
     with store.open(experiment.name):
-        for spec in survey.problems(experiment):
+        for title, spec in _titled(survey.problems(experiment)):
             found = list(survey.along(experiment, store, spec))
-            shown = table(_title(spec), ["round", *(f"{round:,}" for round, _ in found)])
+            shown = table(title, ["round", *(f"{round:,}" for round, _ in found)])
             shown.add_row("loss", *(f"{m.loss:.3g}" for _, m in found))
             for name, words in ROWS.items():
                 shown.add_row(words, *(_with_error(getattr(m, name)) for _, m in found))
@@ -74,9 +75,9 @@ def show_advice(
         raise SettingError("the file has no train.budget: give --budget, or the seconds")
     store = Store(folder)
     with store.open(experiment.name):
-        for spec in survey.problems(experiment):
+        for title, spec in _titled(survey.problems(experiment)):
             for advice in _advices(experiment, store, spec, rounds, epsilon, given):
-                _show(_title(spec), advice)
+                _show(title, advice)
 
 
 def show_advice_on(path: Path, rounds: int | None, epsilon: float | None = None, **budget: Any) -> None:
@@ -130,9 +131,15 @@ def _advices(
     return found
 
 
-def _title(spec: RunSpec) -> str:
-    chosen = [f"{key} = {spec.partition[key]}" for key in ("q", "alpha") if spec.partition[key] is not None]
-    return ", ".join([spec.data["source"], spec.partition["kind"], *chosen])
+def _titled(specs: list[RunSpec]) -> list[tuple[str, RunSpec]]:
+    """Each problem with its title: the split, and what else tells it from the others."""
+    columns = [setting_columns(spec.identity()) for spec in specs]
+    told = ["q", "alpha", *(key for key in APART if len({str(one[key]) for one in columns}) > 1)]
+    titles = []
+    for one in columns:
+        chosen = [f"{key.replace('_', ' ')} = {one[key]}" for key in told if one[key] is not None]
+        titles.append(", ".join([one["dataset"], one["partition"], *chosen]))
+    return list(zip(titles, specs, strict=True))
 
 
 def _show(what: str, advice: Advice) -> None:

@@ -25,7 +25,18 @@ FIGURES = {
 }
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#666666"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-SPLITS = ("dataset", "partition", "q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "l2", "weights")
+SPLITS = (
+    "dataset",
+    "partition",
+    "q",
+    "alpha",
+    "shards_per_worker",
+    "classes_per_worker",
+    "workers",
+    "partition_seed",
+    "l2",
+    "weights",
+)
 Measured = Mapping[str, Any]
 UNKNOWN = {"value": math.nan, "error": 0.0}
 
