@@ -44,9 +44,9 @@ def test_the_noise_does_not_depend_on_what_stands_for_the_data() -> None:
 
 
 def test_a_maximum_has_the_highest_error_bar() -> None:
-    from fewrounds.theory.point import _greatest
+    from fewrounds.theory.estimate import greatest_of
 
-    found = _greatest([fr.Estimate(1.0, 0.5), fr.Estimate(1.2, 0.1), fr.Estimate(0.1, 0.3)])
+    found = greatest_of([fr.Estimate(1.0, 0.5), fr.Estimate(1.2, 0.1), fr.Estimate(0.1, 0.3)])
     assert found == 1.2
     assert found + found.error == pytest.approx(1.5)
 

@@ -18,7 +18,7 @@ from fewrounds.experiment.summary import table
 
 if TYPE_CHECKING:
     from fewrounds.theory.advise import Advice
-    from fewrounds.theory.estimate import Estimate
+    from fewrounds.theory.estimate import Estimate, Measurement
 
 NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
 APART = ("shards_per_worker", "classes_per_worker", "workers", "partition_seed", "l2", "weights")
@@ -28,8 +28,10 @@ ROWS = {
     "gradient_norm2": "‖∇f‖²",
     "L": "L",
     "L_ahead": "L after a step",
+    "L_worker": "L_p, greatest",
     "L_sample": "L of a sample",
     "zeta": "ζ",
+    "zeta_to_mean": "ζ to the mean",
     "zeta1": "ζ₁",
     "sigma2": "σ², greatest",
     "sigma2_mean": "σ², mean",
@@ -48,11 +50,23 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
             shown.add_row("loss", *(f"{m.loss:.3g}" for _, m in found))
             for name, words in ROWS.items():
                 shown.add_row(words, *(_with_error(getattr(m, name)) for _, m in found))
-            shown.add_row("ζ / L", *(f"{m.zeta / m.L if m.L else 0.0:.2f}" for _, m in found))
+            shown.add_row("ζ / L", *("–" if math.isnan(m.zeta_of_L) else f"{m.zeta_of_L:.2f}" for _, m in found))
             shown.add_row("gradients", *(f"{m.gradients:,}" for _, m in found))
-            Console().print(shown)
+            console = Console()
+            console.print(shown)
+            console.print(_costs([m for _, m in found]), highlight=False)
         picture = write_picture(folder / "figures", survey.saved(store))
-    print(f"\nWhat each figure cost: {folder / 'measurements'}\nPicture: {picture}")
+    print(f"\nAll figures, each with what it cost: {folder / 'measurements'}\nPicture: {picture}")
+
+
+def _costs(measurements: list[Measurement]) -> str:
+    """What each figure took, at all rounds together."""
+    names = {**ROWS, "L_workers": "L_p of all", "sigma2": "σ²"}
+    found: dict[str, int] = {}
+    for m in measurements:
+        for name, cost in m.costs.items():
+            found[name] = found.get(name, 0) + cost
+    return "gradients by figure: " + ", ".join(f"{names[name]} {cost:,}" for name, cost in found.items()) + "\n"
 
 
 def _with_error(estimate: Estimate) -> str:

@@ -12,8 +12,8 @@ from fewrounds.engine.base import BaseEngine
 from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whole_number
 from fewrounds.opening import open_engine
 from fewrounds.problem import Problem
-from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.point import FIGURES, Point
+from fewrounds.theory.estimate import FIGURES, Measurement
+from fewrounds.theory.point import Point
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,12 @@ from torch import Tensor
 from fewrounds.engine.base import BaseEngine
 from fewrounds.errors import FewroundsError
 from fewrounds.theory import tasks
-from fewrounds.theory.estimate import Estimate, Measurement
+from fewrounds.theory.estimate import Estimate, Measurement, greatest_of
 from fewrounds.theory.spectrum import Product, Top, largest
 
 if TYPE_CHECKING:
     from fewrounds.theory.measure import How
 
-FIGURES = ("L", "L_ahead", "L_workers", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2")
 FEW = 10
 """Up to so many workers, all pairs are compared; of more, those that a search finds."""
 STARTS = 4
@@ -259,7 +258,7 @@ class Point:
                 best = (apart, p, q, top)
             self.workers_apart[p] += weights[q] * (apart + apart.error)
             self.workers_apart[q] += weights[p] * (apart + apart.error)
-        greatest, (_, p, q, top_of_best) = _greatest(found), best
+        greatest, (_, p, q, top_of_best) = greatest_of(found), best
         assert top_of_best is not None
         return Estimate(greatest, max(greatest.error, self._checked_pair(p, q, top_of_best).error))
 
@@ -364,7 +363,7 @@ class Point:
         if farthest is None:
             return Estimate(0.0, above)
         checked = self._checked(farthest, lambda v: self._at(p, v, again=True) - self._mean_again(v))
-        return Estimate(value, max(checked.error, _greatest(found).error, above - value))
+        return Estimate(value, max(checked.error, greatest_of(found).error, above - value))
 
     def _zeta1(self, mean: Tensor) -> Estimate:
         if len(self.everyone) == 1:
@@ -400,13 +399,6 @@ class Point:
         settings: dict[str, Any] = {"n": self.how.n, "samples": self.how.samples, "count": 3}
         found = self._asked(lambda: self.engine.figures(p, tasks.spread, self.x, **settings))
         return Estimate(float(found[0]), float(found[1])), float(found[2])
-
-
-def _greatest(estimates: Iterable[Estimate]) -> Estimate:
-    """The greatest, with an error bar that reaches as high as that of any."""
-    estimates = list(estimates)
-    top = max(estimates)
-    return Estimate(top, max(top.error, *(one + one.error - top for one in estimates)))
 
 
 def _greatest_of_noisy(estimates: Iterable[Estimate]) -> Estimate:
