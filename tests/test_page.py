@@ -291,6 +291,7 @@ def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
     frame = made_frame({("sarah", q, 64): 0.5 for q in (0.1, 0.85)})
     values = {"L": 20, "L_ahead": 15, "L_sample": 30, "zeta1": 2, "sigma2": 9}
     figures = {name: fr.Estimate(value, 0.1, 500) for name, value in values.items()}
+    figures |= {"zeta_to_mean": fr.Estimate(0.7, 0, 40), "L_workers": (fr.Estimate(21, 0, 30), fr.Estimate(25, 1, 50))}
     measured = [
         {
             "dataset": "digits", "partition": "class-skew", "q": q, "round": round, "along": {"method": "sarah", "rounds": round} if round else {},
@@ -304,15 +305,19 @@ def test_what_was_measured_is_drawn(open_frame: Callable[..., Opened]) -> None:
         del one["measurement"]["L_ahead"]  # as of an earlier version
     page = open_frame(frame, measured=measured)
     page.until("document.querySelector('#measured img').naturalWidth > 300")
-    rows = page.tab.locator("#measured tbody tr").all_inner_texts()
+    rows, costs = (page.tab.locator("#measured table").nth(i).locator("tbody tr").all_inner_texts() for i in (0, 1))
     assert [row.split("\t")[:2] for row in rows] == [
         ["q = 0.1", "0"],
         ["q = 0.1", "5"],
         ["q = 0.85", "0"],
         ["q = 0.85", "5"],
     ]
-    assert rows[0].split("\t")[2:] == ["0.5", "20", "15 ± 0.1", "30", "1", "2 ± 0.1", "9 ± 0.1", "0.05", "2,500"]
+    assert rows[0].split("\t")[2:] == [
+        "0.5", "20", "15 ± 0.1", "25 ± 1", "30", "1", "0.7", "2 ± 0.1", "9 ± 0.1", "0.05", "2,620"
+    ]  # fmt: skip
     assert rows[2].split("\t")[3:5] == ["20", "–"]
+    assert costs[0].split("\t") == ["q = 0.1", "0", "0", "500", "500", "80", "500", "0", "40", "500", "500"]
+    assert costs[2].split("\t")[3:5] == ["500", "–"]
     assert "along a training by sarah" in page.tab.locator("#measured").inner_text()
     assert page.tab.get_by_role("link", name="Heterogeneity").count() == 1
 

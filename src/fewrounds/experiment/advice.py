@@ -13,22 +13,25 @@ from fewrounds.errors import ResultsError, SettingError, one_line
 from fewrounds.experiment import survey
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
-from fewrounds.experiment.store import Store
+from fewrounds.experiment.store import Store, setting_columns
 from fewrounds.experiment.summary import table
 
 if TYPE_CHECKING:
     from fewrounds.theory.advise import Advice
-    from fewrounds.theory.estimate import Estimate
+    from fewrounds.theory.estimate import Estimate, Measurement
 
 NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
-
+APART = ("shards_per_worker", "classes_per_worker", "workers", "partition_seed", "l2", "weights")
+"""What a title says where it is an axis."""
 
 ROWS = {
     "gradient_norm2": "‖∇f‖²",
     "L": "L",
     "L_ahead": "L after a step",
+    "L_worker": "L_p, greatest",
     "L_sample": "L of a sample",
     "zeta": "ζ",
+    "zeta_to_mean": "ζ to the mean",
     "zeta1": "ζ₁",
     "sigma2": "σ², greatest",
     "sigma2_mean": "σ², mean",
@@ -41,17 +44,29 @@ def show_measurements(experiment: Experiment, folder: Path) -> None:
 
     store = Store(folder)
     with store.open(experiment.name):
-        for spec in survey.problems(experiment):
+        for title, spec in _titled(survey.problems(experiment)):
             found = list(survey.along(experiment, store, spec))
-            shown = table(_title(spec), ["round", *(f"{round:,}" for round, _ in found)])
+            shown = table(title, ["round", *(f"{round:,}" for round, _ in found)])
             shown.add_row("loss", *(f"{m.loss:.3g}" for _, m in found))
             for name, words in ROWS.items():
                 shown.add_row(words, *(_with_error(getattr(m, name)) for _, m in found))
-            shown.add_row("ζ / L", *(f"{m.zeta / m.L if m.L else 0.0:.2f}" for _, m in found))
+            shown.add_row("ζ / L", *("–" if math.isnan(m.zeta_of_L) else f"{m.zeta_of_L:.2f}" for _, m in found))
             shown.add_row("gradients", *(f"{m.gradients:,}" for _, m in found))
-            Console().print(shown)
+            console = Console()
+            console.print(shown)
+            console.print(_costs([m for _, m in found]), highlight=False)
         picture = write_picture(folder / "figures", survey.saved(store))
-    print(f"\nWhat each figure cost: {folder / 'measurements'}\nPicture: {picture}")
+    print(f"\nAll figures, each with what it cost: {folder / 'measurements'}\nPicture: {picture}")
+
+
+def _costs(measurements: list[Measurement]) -> str:
+    """What each figure took, at all rounds together."""
+    names = {**ROWS, "L_workers": "L_p of all", "sigma2": "σ²"}
+    found: dict[str, int] = {}
+    for m in measurements:
+        for name, cost in m.costs.items():
+            found[name] = found.get(name, 0) + cost
+    return "gradients by figure: " + ", ".join(f"{names[name]} {cost:,}" for name, cost in found.items()) + "\n"
 
 
 def _with_error(estimate: Estimate) -> str:
@@ -74,9 +89,9 @@ def show_advice(
         raise SettingError("the file has no train.budget: give --budget, or the seconds")
     store = Store(folder)
     with store.open(experiment.name):
-        for spec in survey.problems(experiment):
+        for title, spec in _titled(survey.problems(experiment)):
             for advice in _advices(experiment, store, spec, rounds, epsilon, given):
-                _show(_title(spec), advice)
+                _show(title, advice)
 
 
 def show_advice_on(path: Path, rounds: int | None, epsilon: float | None = None, **budget: Any) -> None:
@@ -130,9 +145,15 @@ def _advices(
     return found
 
 
-def _title(spec: RunSpec) -> str:
-    chosen = [f"{key} = {spec.partition[key]}" for key in ("q", "alpha") if spec.partition[key] is not None]
-    return ", ".join([spec.data["source"], spec.partition["kind"], *chosen])
+def _titled(specs: list[RunSpec]) -> list[tuple[str, RunSpec]]:
+    """Each problem with its title: the split, and what else tells it from the others."""
+    columns = [setting_columns(spec.identity()) for spec in specs]
+    told = ["q", "alpha", *(key for key in APART if len({str(one[key]) for one in columns}) > 1)]
+    titles = []
+    for one in columns:
+        chosen = [f"{key.replace('_', ' ')} = {one[key]}" for key in told if one[key] is not None]
+        titles.append(", ".join([one["dataset"], one["partition"], *chosen]))
+    return list(zip(titles, specs, strict=True))
 
 
 def _show(what: str, advice: Advice) -> None:

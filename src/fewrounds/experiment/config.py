@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from fewrounds.errors import SettingError, nearest
 from fewrounds.methods.base import REGISTRY, method_class
 from fewrounds.settings import Section, load_settings
+from fewrounds.theory.estimate import FIGURES
 from fewrounds.theory.limits import check_advised
 
 T = TypeVar("T")
@@ -37,6 +38,12 @@ def _advised_method(name: str) -> str:
         check_advised(_known_method(name))
     except SettingError as error:
         raise ValueError(str(error)) from None
+    return name
+
+
+def _known_figure(name: str) -> str:
+    if name not in FIGURES:
+        raise ValueError(f"there is no figure {name!r}; {nearest(name, FIGURES)}")
     return name
 
 
@@ -145,6 +152,8 @@ class Measure(Precision):
     """At which rounds of a training; by default the start, and a hundredth, a tenth and all of train.rounds."""
     method: Annotated[str, AfterValidator(_advised_method)] = "minibatch-sgd"
     """Whose training it is, with the step size that is advised for it."""
+    only: Annotated[list[Annotated[str, AfterValidator(_known_figure)]], Field(min_length=1)] | None = None
+    """The figures that `fewrounds measure` is to have; by default all. Advice takes what it needs whatever is here."""
 
 
 class Track(Section):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,22 +50,27 @@ def cells_of(experiment: Experiment, spec: RunSpec) -> list[RunSpec]:
     return [cell for cell in grid.cells(experiment) if _key(experiment, cell) == _key(experiment, spec)]
 
 
-def at_start(experiment: Experiment, store: Store, spec: RunSpec) -> Measurement:
-    """The measurement of the spec's problem at the start, from the folder if it is there."""
-    seed = experiment.train.seed[0]
-    return _measured(experiment, store, grid.with_values(spec, 1.0, seed, "measure"), 0, None, {})
+def at_start(experiment: Experiment, store: Store, spec: RunSpec, wanted: Collection[str] | None = None) -> Measurement:
+    """The measurement of the spec's problem at the start, from the folder if it is there: what advice needs, or these
+    figures."""
+    from fewrounds.theory.advise import NEEDED
+
+    start = grid.with_values(spec, 1.0, experiment.train.seed[0], "measure")
+    return _measured(experiment, store, start, 0, None, {}, NEEDED if wanted is None else wanted)
 
 
 def along(experiment: Experiment, store: Store, spec: RunSpec) -> Iterator[tuple[int, Measurement]]:
     """The rounds of [measure] and the measurements there, along a training from the same start."""
-    from fewrounds.theory.advise import step_size
+    from fewrounds.theory.advise import NEEDED, step_size
+    from fewrounds.theory.estimate import FIGURES
 
     last = spec.train["rounds"]
     wanted = experiment.measure.rounds or sorted({0, max(1, last // 100), max(1, last // 10), last})
-    start = at_start(experiment, store, spec)
+    later = sorted(set(wanted) - {0})
+    only = experiment.measure.only or FIGURES
+    start = at_start(experiment, store, spec, {*(only if 0 in wanted else ()), *(NEEDED if later else ())})
     if 0 in wanted:
         yield 0, start
-    later = sorted(set(wanted) - {0})
     if not later:
         return
     train = {**spec.train, "method": experiment.measure.method, "rounds": max(later), "evaluate_last": 1}
@@ -78,10 +84,10 @@ def along(experiment: Experiment, store: Store, spec: RunSpec) -> Iterator[tuple
     code = grid.code_digest(train["method"])
     way = {"method": train["method"], "eta": eta, "rounds": max(later), **settings, "code": code}
     way |= {key: train[key] for key in ("budget", "budget_mode")}
-    known = {round: _load(store, _name(experiment, spec, round, way)) for round in later}
+    known = {round: _load(store, _name(experiment, spec, round, way), only) for round in later}
     points = {} if all(known.values()) else _points(run, later)
     for round in later:
-        yield round, known[round] or _measured(experiment, store, spec, round, points[round], way)
+        yield round, known[round] or _measured(experiment, store, spec, round, points[round], way, only)
 
 
 def saved(store: Store) -> list[dict[str, Any]]:
@@ -108,14 +114,24 @@ def advised_choice(experiment: Experiment, store: Store, cell: RunSpec) -> dict[
 
 
 def _measured(
-    experiment: Experiment, store: Store, spec: RunSpec, round: int, x: Any, way: dict[str, Any]
+    experiment: Experiment,
+    store: Store,
+    spec: RunSpec,
+    round: int,
+    x: Any,
+    way: dict[str, Any],
+    wanted: Collection[str],
 ) -> Measurement:
+    """With these figures at least: none is lost that a saved measurement has."""
     from fewrounds.opening import open_engine
+    from fewrounds.theory.estimate import FIGURES
     from fewrounds.theory.measure import How, measure_with
 
     name = _name(experiment, spec, round, way)
-    if (known := _load(store, name)) is not None:
+    if (known := _load(store, name, wanted)) is not None:
         return known
+    saved = _load(store, name, ())
+    only = tuple(one for one in FIGURES if one in wanted or (saved is not None and one in saved.costs))
     label = " ".join(part for part in spec.label(eta=False).split()[1:] if not part.startswith("budget="))
     print(f"measuring {label}, round {round}", file=sys.stderr, flush=True)
     with one_thread():
@@ -123,7 +139,7 @@ def _measured(
             problem_of(spec), workers_of(spec), x0=x, seed=spec.train["seed"], weights=spec.train["weights"],
             compile=False,
         )  # fmt: skip
-        found = measure_with(ready.engine, ready.x, How(**experiment.measure.settings()))
+        found = measure_with(ready.engine, ready.x, How(only=only, **experiment.measure.settings()))
     columns = {
         key: value
         for key, value in setting_columns(spec.identity()).items()
@@ -144,9 +160,8 @@ def _measured(
     return found
 
 
-def _load(store: Store, name: str) -> Measurement | None:
-    """What was saved; nothing if it lacks a figure that advice needs, as those of earlier versions do."""
-    from fewrounds.theory.advise import not_measured
+def _load(store: Store, name: str, wanted: Collection[str]) -> Measurement | None:
+    """What was saved; nothing if it lacks one of these figures, as those of earlier versions or of advice may."""
     from fewrounds.theory.estimate import Measurement
 
     try:
@@ -154,7 +169,8 @@ def _load(store: Store, name: str) -> Measurement | None:
         found = Measurement.from_json(content["measurement"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if not_measured(found) else found
+    there = set(found.costs) - ({"sigma2"} if math.isnan(found.sigma2_mean) else set())
+    return found if set(wanted) <= there else None
 
 
 def _points(run: RunSpec, rounds: list[int]) -> dict[int, Any]:
@@ -184,6 +200,6 @@ def _name(experiment: Experiment, spec: RunSpec, round: int, way: dict[str, Any]
 def _key(experiment: Experiment, cell: RunSpec) -> str:
     """What tells one problem from another."""
     train = {key: cell.train[key] for key in PROBLEM}
-    how = experiment.measure.model_dump(mode="json", exclude={"rounds", "method"})
+    how = experiment.measure.model_dump(mode="json", exclude={"rounds", "method", "only"})
     model = [cell.model, grid.model_digest(cell.model["kind"])]
     return json.dumps([cell.data, cell.partition, model, train, experiment.train.seed[0], how], sort_keys=True)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fewrounds.report.figures import LOOK, WIDTH
 from fewrounds.report.html import table, text_of
-from fewrounds.theory.estimate import Measurement
+from fewrounds.theory.estimate import Estimate, Measurement
 
 FIGURES = {
     "zeta": "ζ, second-order heterogeneity",
@@ -25,9 +25,30 @@ FIGURES = {
 }
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#666666"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
-SPLITS = ("dataset", "partition", "q", "alpha", "shards_per_worker", "classes_per_worker", "workers", "l2", "weights")
+SPLITS = (
+    "dataset",
+    "partition",
+    "q",
+    "alpha",
+    "shards_per_worker",
+    "classes_per_worker",
+    "workers",
+    "partition_seed",
+    "l2",
+    "weights",
+)
+COLUMNS = {
+    "gradient_norm2": "‖∇f‖²",
+    "L": "L",
+    "L_ahead": "L after a step",
+    "L_worker": "L of a worker, greatest",
+    "L_sample": "L of a sample",
+    "zeta": "ζ",
+    "zeta_to_mean": "ζ to the mean",
+    "zeta1": "ζ₁",
+    "sigma2": "σ², greatest",
+}
 Measured = Mapping[str, Any]
-UNKNOWN = {"value": math.nan, "error": 0.0}
 
 
 def lines_of(measured: Iterable[Measured]) -> dict[str, list[Measured]]:
@@ -119,25 +140,28 @@ def measured_section(measured: Sequence[Measured]) -> str:
 
 def measured_table(measured: Iterable[Measured]) -> str:
     """The figures with their error bars, and what they cost."""
-    rows = []
+    rows, costs = [], []
     for label, points in lines_of(measured).items():
         for one in points:
-            m = one["measurement"]
-            keys = ("gradient_norm2", "L", "L_ahead", "L_sample", "zeta", "zeta1", "sigma2")
-            figures = [_with_error(m.get(key, UNKNOWN)) for key in keys]  # earlier versions did not look ahead
-            share = m["zeta"]["value"] / m["L"]["value"] if m["L"]["value"] else 0.0
-            cost = Measurement.from_json(m).gradients
-            rows.append([label, f"{one['round']:,}", *figures, f"{share:.2f}", f"{cost:,}"])
-    names = ["‖∇f‖²", "L", "L after a step", "L of a sample", "ζ", "ζ₁", "σ², greatest"]
-    head = ["split", "round", *names, "ζ / L", "gradients"]
-    return table(head, rows, "Measured constants", [0])
+            m = Measurement.from_json(one["measurement"])
+            at = [label, f"{one['round']:,}"]
+            share = "–" if math.isnan(m.zeta_of_L) else f"{m.zeta_of_L:.2f}"
+            rows.append([*at, *(_with_error(getattr(m, key)) for key in COLUMNS), share, f"{m.gradients:,}"])
+            took = {**m.costs, "L_worker": m.costs.get("L_workers")}
+            costs.append([*at, *("–" if took.get(key) is None else f"{took[key]:,}" for key in COLUMNS)])
+    head = ["split", "round", *COLUMNS.values()]
+    return (
+        f"{table([*head, 'ζ / L', 'gradients'], rows, 'Measured constants', [0])}\n"
+        "<p>Gradients that each figure took, over all workers; a Hessian-vector product of a sample counts two.</p>\n"
+        f"{table(head, costs, 'Gradients that each figure took', [0])}"
+    )
 
 
-def _with_error(value: Mapping[str, float]) -> str:
-    if math.isnan(value["value"]):
+def _with_error(value: Estimate) -> str:
+    if math.isnan(value):
         return "–"
-    text = f"{value['value']:.3g}"
-    return f"{text} ± {value['error']:.1g}" if value["error"] > 0.005 * abs(value["value"]) else text
+    text = f"{value:.3g}"
+    return f"{text} ± {value.error:.1g}" if value.error > 0.005 * abs(value) else text
 
 
 def _rank(value: Any) -> tuple[int, float, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,15 @@ class Estimate(float):
 
 
 NOT_MEASURED = Estimate(math.nan)
+FIGURES = ("L", "L_ahead", "L_workers", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2")
+"""What may be asked for, by name."""
+
+
+def greatest_of(estimates: Iterable[Estimate]) -> Estimate:
+    """The greatest, with an error bar that reaches as high as that of any."""
+    estimates = list(estimates)
+    top = max(estimates)
+    return Estimate(top, max(top.error, *(one + one.error - top for one in estimates)))
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,10 @@ class Measurement:
     """The constants of the theory at one point. Those that were not asked for are NaN, or ().
 
     The error bar of an eigenvalue is its residual: the operator has an eigenvalue within it, as a rule the one that is
-    meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them. That
-    of σ² is its standard error, of the greatest over workers as much wider as the greatest is too great. With fewer
-    samples than a worker has (n), and for streams, the figures are those of the samples: bars of eigenvalues then
+    meant. That of ζ and ζ₁, where not all pairs of workers were compared, reaches up to a bound for all of them, and
+    that of `zeta_to_mean` to a bound for all workers, which holds with a probability of 99 % where ζ was not asked for.
+    That of σ² is its standard error, of the greatest over workers as much wider as the greatest is too great. With
+    fewer samples than a worker has (n), and for streams, the figures are those of the samples: bars of eigenvalues then
     reach to what other samples say of the same direction, and those of ζ₁ and ‖∇f‖² allow for the noise that σ² gives
     the gradients.
     """
@@ -77,19 +88,28 @@ class Measurement:
         return len(self.sizes)
 
     @property
+    def L_worker(self) -> Estimate:
+        """The greatest of `L_workers`, with a bar that reaches as high as that of any, and what all of them cost."""
+        if not self.L_workers:
+            return NOT_MEASURED
+        top = greatest_of(self.L_workers)
+        return Estimate(top, top.error, sum(one.gradients for one in self.L_workers))
+
+    @property
+    def zeta_of_L(self) -> float:
+        """ζ / L, and 0 where nothing is bent."""
+        return self.zeta / self.L if self.L else 0.0
+
+    @property
+    def costs(self) -> dict[str, int]:
+        """The gradients that each figure took which was measured, by its name."""
+        found = {name: getattr(self, "L_worker" if name == "L_workers" else name) for name in FIGURES}
+        return {name: one.gradients for name, one in found.items() if not math.isnan(one)}
+
+    @property
     def gradients(self) -> int:
         """Single-sample gradients that all of it took, over all workers. A Hessian-vector product counts two."""
-        alone = [
-            self.L,
-            self.L_ahead,
-            self.L_sample,
-            self.zeta,
-            self.zeta_to_mean,
-            self.zeta1,
-            self.sigma2,
-            self.gradient_norm2,
-        ]
-        return sum(one.gradients for one in [*alone, *self.L_workers])
+        return sum(self.costs.values())
 
     def __str__(self) -> str:
         rows = {
@@ -97,7 +117,7 @@ class Measurement:
             "‖∇f‖²": self.gradient_norm2,
             "L": self.L,
             "L after a step": self.L_ahead,
-            "L of a worker, greatest": max(self.L_workers, default=NOT_MEASURED),
+            "L of a worker, greatest": self.L_worker,
             "L of a sample": self.L_sample,
             "ζ": self.zeta,
             "ζ to the mean": self.zeta_to_mean,

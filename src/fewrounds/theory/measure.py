@@ -12,8 +12,8 @@ from fewrounds.engine.base import BaseEngine
 from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whole_number
 from fewrounds.opening import open_engine
 from fewrounds.problem import Problem
-from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.point import FIGURES, Point
+from fewrounds.theory.estimate import FIGURES, Measurement
+from fewrounds.theory.point import Point
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def measure(
     all_pairs        compare all pairs of workers for ζ and ζ₁; by default of up to 10 workers. Otherwise a search,
                      whose cost grows with P and not with P², finds a pair, and the error bar reaches up to a bound that
                      holds for all pairs. `zeta_to_mean` without `zeta` compares the two workers with the mean that seem
-                     farthest from it, unless this is true
+                     farthest from it along random directions, unless this is true; its error bar reaches up to a bound
+                     for the others that holds with a probability of 99 %
     seed, weights, num_workers, engine
                      as for `train`
     """

@@ -14,19 +14,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from fewrounds.engine.base import BaseEngine
 from fewrounds.errors import FewroundsError
 from fewrounds.theory import tasks
-from fewrounds.theory.estimate import Estimate, Measurement
+from fewrounds.theory.estimate import Estimate, Measurement, greatest_of
 from fewrounds.theory.spectrum import Product, Top, largest
 
 if TYPE_CHECKING:
     from fewrounds.theory.measure import How
 
-FIGURES = ("L", "L_ahead", "L_workers", "L_sample", "zeta", "zeta_to_mean", "zeta1", "sigma2", "gradient_norm2")
 FEW = 10
 """Up to so many workers, all pairs are compared; of more, those that a search finds."""
 STARTS = 4
@@ -35,8 +36,10 @@ TRIES = 3
 """So many workers are compared with the mean in a search."""
 SEARCHES = 8
 """So many pairs are compared in a search."""
-PROBES = 3
+PROBES = 8
 """Along so many random directions workers are compared with the mean where ζ is not asked for."""
+SURE = 0.99
+"""With this probability, what they say bounds the distance of every worker."""
 PICKED = 2
 """So many of them are then compared with it in full."""
 
@@ -64,7 +67,7 @@ class Point:
         only = set(self.how.only)
         found: dict[str, Any] = {}
         if "L" in only:
-            found["L"] = self._cost(lambda: self._checked(self._steepest, self._mean_again))
+            found["L"] = self._cost(self._smoothness_here)
         if "L_ahead" in only:
             found["L_ahead"] = self._cost(self._smoothness_ahead)
         if "L_workers" in only:
@@ -156,10 +159,14 @@ class Point:
         """Of ∇²f_p - ∇²f_q."""
         return self._top(lambda v: self._at(p, v) - self._at(q, v), start)
 
-    def _start(self, number: int = 0) -> Tensor:
+    def _start(self) -> Tensor:
         """A random unit vector, always the same one."""
-        v = self.engine.draws.generator("measure start", number).standard_normal(len(self.x))
+        v = self._normal(0)
         return torch.from_numpy(v / np.linalg.norm(v)).to(self.x)
+
+    def _normal(self, number: int) -> npt.NDArray[np.float64]:
+        """A vector of standard normal numbers, always the same one."""
+        return self.engine.draws.generator("measure start", number).standard_normal(len(self.x))
 
     @staticmethod
     def _of_top(top: Top) -> Estimate:
@@ -182,13 +189,34 @@ class Point:
         """Of ∇²f."""
         return self._top(self._mean)
 
+    @cached_property
+    def _steepest_again(self) -> float:
+        """What other samples say of it."""
+        top = self._steepest
+        return float(top.vector @ self._asked(lambda: self._mean_again(top.vector)))
+
+    def _smoothness_here(self) -> Estimate:
+        top = self._steepest
+        error = max(top.residual, abs(top.value - self._steepest_again)) if self.sampled else top.residual
+        return Estimate(abs(top.value), error)
+
     def _smoothness_ahead(self) -> Estimate:
         top = self._steepest
         if not top.value:
             return Estimate(0.0)
-        ahead = self.x - self._asked(self._mean_gradient) / abs(top.value)
-        product = self._asked(lambda: self.engine.mean(tasks.hessian_product, ahead, top.vector, n=self.how.n))
-        return Estimate(abs(float(top.vector @ product)), top.residual)
+        value, error = self._ahead(abs(top.value)), top.residual
+        if self.sampled:  # and then the step is that of other samples, too
+            error = max(error, abs(value - self._ahead(abs(self._steepest_again), again=True)))
+        return Estimate(abs(value), error)
+
+    def _ahead(self, L: float, again: bool = False) -> float:
+        """vᵀ∇²f v along the direction of L after a step of 1/L; with `again` by other samples."""
+        settings: dict[str, Any] = {"n": self.how.n, "again": again}
+        v = self._steepest.vector
+        gradient = self._asked(lambda: self.engine.mean(tasks.mean_gradient, self.x, **settings))
+        ahead = self.x - gradient / L if L else self.x
+        product = self._asked(lambda: self.engine.mean(tasks.hessian_product, ahead, v, **settings))
+        return float(v @ product)
 
     def _smoothness(self, p: int) -> Estimate:
         settings: dict[str, Any] = {"n": self.how.n, "tolerance": self.tolerance, "count": 2}
@@ -230,7 +258,7 @@ class Point:
                 best = (apart, p, q, top)
             self.workers_apart[p] += weights[q] * (apart + apart.error)
             self.workers_apart[q] += weights[p] * (apart + apart.error)
-        greatest, (_, p, q, top_of_best) = _greatest(found), best
+        greatest, (_, p, q, top_of_best) = greatest_of(found), best
         assert top_of_best is not None
         return Estimate(greatest, max(greatest.error, self._checked_pair(p, q, top_of_best).error))
 
@@ -286,23 +314,34 @@ class Point:
     def _zeta_to_mean_alone(self) -> Estimate:
         """Without pairs: the workers that are farthest from the mean along random directions.
 
-        √d ‖A v‖ of random unit vectors v is, in the mean square, ‖A‖_F ≥ ‖A‖: the error bar reaches up to that of the
-        workers that are not tried.
+        The error bar reaches up to a bound for those that are not tried, which holds for all of them at once with
+        probability SURE.
         """
         count = len(self.everyone)
         if count == 1:
             return Estimate(0.0)
-        squares = [0.0] * count
+        if self.how.all_pairs or count <= PICKED + 1:
+            return self._farthest_from_mean(list(self.everyone), [math.inf] * count, count)
+        bounds = self._probed()
+        return self._farthest_from_mean(sorted(self.everyone, key=lambda p: -bounds[p]), bounds, PICKED)
+
+    def _probed(self) -> list[float]:
+        """A bound for ‖A‖, A = ∇²f_p - ∇²f, of each worker, from ‖A g‖ of random vectors g.
+
+        If ‖A u‖ = ‖A‖ for the unit eigenvector u, then ‖A g‖ ≥ ‖A‖ |u·g|. For r vectors of standard normal numbers,
+        Σ (u·g)² is χ² with r degrees of freedom, so that Σ ‖A g‖² ≥ c ‖A‖² but for the probability P(χ² < c): c is
+        chosen such that this is (1 - SURE)/P for each of the P workers. It holds for every A, also of rank one; of
+        an A with many directions the bound is about √(r/c) ‖A‖_F.
+        """
+        squares = [0.0] * len(self.everyone)
         for i in range(PROBES):
-            v = self._start(i)
-            mean = self._asked(lambda v=v: self._mean(v))  # type: ignore[misc]
+            g = torch.from_numpy(self._normal(i)).to(self.x)
+            mean = self._asked(lambda g=g: self._mean(g))  # type: ignore[misc]
             for p in self.everyone:
-                away = self._asked(lambda p=p, v=v: self._at(p, v)) - mean  # type: ignore[misc]
-                squares[p] += float(away.double().square().sum()) * len(self.x) / PROBES
-        order = sorted(self.everyone, key=lambda p: -squares[p])
-        tries = count if self.how.all_pairs or count <= PICKED + 1 else PICKED
-        bounds = [math.sqrt(one) if tries < count else math.inf for one in squares]
-        return self._farthest_from_mean(order, bounds, tries)
+                away = self._asked(lambda p=p, g=g: self._at(p, g)) - mean  # type: ignore[misc]
+                squares[p] += float(away.double().square().sum())
+        least = 2 * gammaincinv(PROBES / 2, (1 - SURE) / len(squares))
+        return [math.sqrt(one / least) for one in squares]
 
     def _farthest_from_mean(self, order: list[int], bounds: list[float], tries: int) -> Estimate:
         """In this order, up to so many; each takes products of every worker."""
@@ -324,7 +363,7 @@ class Point:
         if farthest is None:
             return Estimate(0.0, above)
         checked = self._checked(farthest, lambda v: self._at(p, v, again=True) - self._mean_again(v))
-        return Estimate(value, max(checked.error, _greatest(found).error, above - value))
+        return Estimate(value, max(checked.error, greatest_of(found).error, above - value))
 
     def _zeta1(self, mean: Tensor) -> Estimate:
         if len(self.everyone) == 1:
@@ -360,13 +399,6 @@ class Point:
         settings: dict[str, Any] = {"n": self.how.n, "samples": self.how.samples, "count": 3}
         found = self._asked(lambda: self.engine.figures(p, tasks.spread, self.x, **settings))
         return Estimate(float(found[0]), float(found[1])), float(found[2])
-
-
-def _greatest(estimates: Iterable[Estimate]) -> Estimate:
-    """The greatest, with an error bar that reaches as high as that of any."""
-    estimates = list(estimates)
-    top = max(estimates)
-    return Estimate(top, max(top.error, *(one + one.error - top for one in estimates)))
 
 
 def _greatest_of_noisy(estimates: Iterable[Estimate]) -> Estimate:

@@ -7,13 +7,14 @@ worker's data; None for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from fewrounds.batch import Batch, batch_size, concatenate, map_batch
 from fewrounds.checks import can_vmap
+from fewrounds.data.shards import PART
 from fewrounds.interfaces import Rows, Worker
 from fewrounds.problem import Problem
 from fewrounds.theory.spectrum import Product, largest
@@ -27,9 +28,9 @@ def hessian_product(rows: Rows, x: Tensor, v: Tensor, *, n: int | None, again: b
     return torch.stack([_product(worker, x, v, n, again) for worker in rows.workers])
 
 
-def mean_gradient(rows: Rows, x: Tensor, *, n: int | None) -> Tensor:
-    """∇f_p(x)."""
-    return torch.stack([_gradient(worker, x, n) for worker in rows.workers])
+def mean_gradient(rows: Rows, x: Tensor, *, n: int | None, again: bool = False) -> Tensor:
+    """∇f_p(x); with `again` from other samples, where samples stand for the data."""
+    return torch.stack([_gradient(worker, x, n, again) for worker in rows.workers])
 
 
 def smoothness(rows: Rows, x: Tensor, start: Tensor, *, n: int | None, tolerance: float, count: int) -> Tensor:
@@ -73,8 +74,8 @@ def _product(worker: Worker, x: Tensor, v: Tensor, n: int | None, again: bool = 
     return _mean(worker, n, 2, lambda z: worker.problem.hessian_product(x, z, v), again)
 
 
-def _gradient(worker: Worker, x: Tensor, n: int | None) -> Tensor:
-    return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z))
+def _gradient(worker: Worker, x: Tensor, n: int | None, again: bool = False) -> Tensor:
+    return _mean(worker, n, 1, lambda z: worker.problem.gradient(x, z), again)
 
 
 def _standing(worker: Worker, n: int | None) -> int | None:
@@ -87,25 +88,41 @@ def _standing(worker: Worker, n: int | None) -> int | None:
 def _chosen(worker: Worker, n: int | None, again: bool) -> Iterable[Batch]:
     """The samples that stand for the worker's data, or as many others."""
     if again and (count := _standing(worker, n)) is not None:
-        return [worker.drawn("measure again", count)]
-    return worker.everything() if n is None or n >= worker.size else [worker.drawn("measure", n)]
+        return _parts(worker.drawn("measure again", count))
+    return worker.everything() if n is None or n >= worker.size else _parts(worker.drawn("measure", n))
+
+
+def _parts(z: Batch) -> Iterator[Batch]:
+    """As `everything` has them: what second derivatives take to work with does not grow with the samples."""
+    for first in range(0, batch_size(z), PART):
+        yield map_batch(lambda part, first=first: part[first : first + PART], z)  # type: ignore[misc]
 
 
 def _mean(worker: Worker, n: int | None, cost: int, function: Callable[[Batch], Tensor], again: bool = False) -> Tensor:
     """The mean over the samples of what is a mean over a batch, and costs so many gradients a sample."""
-    total, count = torch.zeros(()), 0
-    for z in _chosen(worker, n, again):
-        total = function(z) * batch_size(z) + total.to(worker.problem.device)
-        count += batch_size(z)
+    mean, count = _mean_over(_chosen(worker, n, again), function)
     worker.count(cost * count)
-    return total / count
+    return mean
+
+
+def _mean_over(parts: Iterable[Batch], function: Callable[[Batch], Tensor]) -> tuple[Tensor, int]:
+    """The mean, and the number of samples."""
+    total, count = torch.zeros(()), 0
+    for z in parts:
+        part = function(z) * batch_size(z)
+        total = part + total.to(part.device)
+        count += batch_size(z)
+    return total / count, count
 
 
 def _spread(worker: Worker, x: Tensor, n: int | None, samples: int) -> Tensor:
     z = _some(worker, "spread", samples)
     m, size = batch_size(z), worker.size
     known = m < size < math.inf and (n is None or n >= size)  # ∇f_p is; otherwise their own mean stands for it
-    centre = _gradient(worker, x, None) if known else worker.problem.gradient(x, z)
+    if known:
+        centre = _gradient(worker, x, None)
+    else:
+        centre, _ = _mean_over(_parts(z), lambda part: worker.problem.gradient(x, part))
     worker.count(m if known else 2 * m)
     few = map_batch(lambda part: part[:8], z)
     at_once = max(1, AT_ONCE // len(x)) if m > 1 and can_vmap(worker.problem, few, x) else 1
