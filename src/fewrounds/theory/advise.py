@@ -13,7 +13,17 @@ from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whol
 from fewrounds.methods.base import Method, method, method_class
 from fewrounds.methods.budget import for_sizes
 from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.limits import BARE, FACTORS, LIMITS, USUAL, check_advised, limits, place_of, rounds_to
+from fewrounds.theory.limits import (
+    BARE,
+    FACTORS,
+    LIMITS,
+    TO_EPSILON,
+    USUAL,
+    check_advised,
+    limits,
+    place_of,
+    rounds_to,
+)
 from fewrounds.theory.reasons import APART, paragraph
 
 if TYPE_CHECKING:
@@ -127,7 +137,7 @@ def advise(
     methods: Iterable[str | Method | tuple[str, Mapping[str, Any]]] | None = None,
     mode: str = "paper",
     f_star: float = 0.0,
-    factors: Mapping[str, float] = FACTORS,
+    factors: Mapping[str, float] | None = None,
     **fixed: Any,
 ) -> Advice:
     """A ranked table of methods with settings for this problem.
@@ -140,7 +150,8 @@ def advise(
                          eta, fr.SVRG(eta=1, b=64); by default the paper's, whose step sizes are calibrated
     mode                 as for `for_budget`
     f_star               the least loss there can be, or a guess
-    factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones
+    factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones; by default those of
+                         noise and drift, which bound how far a method gets in the end, are 1 where the goal is an ε
     fixed                further settings of the methods, such as b=32, for those that have them. Where that leaves the
                          budget nothing to choose (b of minibatch SGD, K of Local GD), they are as they are, and a
                          method that is then over the budget is left out
@@ -148,7 +159,7 @@ def advise(
     _check_measured(measurement)
     if rounds is not None and epsilon is not None:
         raise SettingError("give rounds or epsilon, not both")
-    factors = _checked_factors(factors)
+    factors = _checked_factors(factors, rounds)
     gap = _gap(measurement, f_star)
     wanted = [_named(one) for one in _listed(methods)]
     names = [name for name, _ in wanted]
@@ -252,14 +263,22 @@ def _gap(measurement: Measurement, f_star: Any) -> float:
     return gap
 
 
-def _checked_factors(factors: Any) -> dict[str, float]:
+def _usual_factors(rounds: int | None) -> dict[str, float]:
+    """Those for so many rounds, or for an ε."""
+    return TO_EPSILON if rounds is None else FACTORS
+
+
+def _checked_factors(factors: Any, rounds: int | None) -> dict[str, float]:
+    usual = _usual_factors(rounds)
+    if factors is None:
+        return usual
     if not isinstance(factors, Mapping):
         raise SettingError(f"factors = {factors!r}: must be factors by limit, such as {{'smoothness': 5}}")
     for kind, factor in factors.items():
         if kind not in FACTORS:
             raise SettingError(f"factors: there is no limit {kind!r}; {nearest(str(kind), FACTORS)}")
         finite_number(f"factors: {kind}", factor, positive=True)
-    return {**FACTORS, **factors}
+    return {**usual, **factors}
 
 
 def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
@@ -326,7 +345,7 @@ def step_size(
     measurement: Measurement,
     method: Method,
     rounds: int | None,
-    factors: dict[str, float] = FACTORS,
+    factors: dict[str, float] | None = None,
     gap: float | None = None,
     epsilon: float | None = None,
 ) -> Choice:
@@ -334,6 +353,7 @@ def step_size(
     the loss by default."""
     gap = _gap(measurement, 0.0) if gap is None else gap
     check_advised(method.name)
+    factors = _usual_factors(rounds) if factors is None else factors
     if rounds is not None:
         needed = float(rounds)
         reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))

@@ -64,6 +64,13 @@ SHARED = {
 BARE = dict.fromkeys(FACTORS, 1.0)
 """Theory by itself."""
 
+ENDS = ("noise", "local noise", "drift")
+"""Limits that bound how far a method gets in the end. What was fitted to train losses after a few hundred rounds says
+nothing of that."""
+
+TO_EPSILON = {**FACTORS, **dict.fromkeys(ENDS, 1.0)}
+"""Where the goal is an ε, which a method with such a step would not reach."""
+
 STEADY = 0.9
 """Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge."""
 

@@ -43,7 +43,7 @@ BY_LOSS = (
 )
 BY_THEORY = (
     "Rounds and order are those of theory by itself, which is the better guide to ‖∇f‖² (docs/choosing.md); the step "
-    "sizes have fitted factors."
+    "sizes have fitted factors but for noise and drift, which would keep a method from getting there."
 )
 
 
