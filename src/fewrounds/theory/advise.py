@@ -10,8 +10,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whole_number
-from fewrounds.methods.base import Method, method, method_class
+from fewrounds.methods.base import Method, mean_size, method, method_class
 from fewrounds.methods.budget import for_sizes
+from fewrounds.methods.stages import Staged, large_batch
 from fewrounds.theory.estimate import Measurement
 from fewrounds.theory.limits import (
     BARE,
@@ -193,10 +194,9 @@ def advise(
             raise SettingError("seconds need epsilon, not rounds: how long they are depends on the budget")
         tried: dict[int, list[Choice]] = {}
         for size in BUDGETS:
-            found = at_budget(size)
-            per_round = [c.method.gradients_per_round(measurement.sizes) * a_gradient + a_round for c in found]
             tried[size] = [
-                dataclasses.replace(c, seconds=c.rounds * seconds) for c, seconds in zip(found, per_round, strict=True)
+                dataclasses.replace(c, seconds=_seconds(c, measurement.sizes, a_round, a_gradient))
+                for c in at_budget(size)
             ]
         fit = [size for size in tried if tried[size]]
         chosen = min(fit, key=lambda size: min(c.seconds for c in tried[size]), default=BUDGETS[-1])
@@ -315,9 +315,12 @@ def _choice(
     own = {**{key: value for key, value in fixed.items() if key in has}, **own}
     streams = math.inf in m.sizes
     if "b_tilde" in has and streams and own.get("b_tilde") is None:
-        # b̃ = σ²/(P ε): what a mean over all workers must be known to. (Of finite data all, as in the experiments.)
         target = epsilon or FRACTION * float(m.gradient_norm2) or gap / (rounds or 1)
-        own["b_tilde"] = max(1, math.ceil(float(m.sigma2) / (m.P * target)))
+        own["b_tilde"] = _stage_batch(m, target)
+    elif issubclass(cls, Staged) and epsilon is not None and "b_tilde" not in own:
+        # (For a number of rounds all data, as in the experiments.)
+        enough = _stage_batch(m, epsilon)
+        own["b_tilde"] = enough if enough < mean_size(m.sizes) else None
     try:
         if settled := chosen <= set(own):
             made = method(name, eta=1.0, **own)
@@ -331,6 +334,11 @@ def _choice(
     if settled and not as_it_is and not _affordable(made, budget, m.sizes, mode):
         return None
     return step_size(m, made, rounds, factors, gap=gap, epsilon=epsilon)
+
+
+def _stage_batch(m: Measurement, epsilon: float) -> int:
+    """b̃ = σ²/(P ε): what a mean over all workers must be known to."""
+    return max(1, math.ceil(float(m.sigma2) / (m.P * epsilon)))
 
 
 def _affordable(made: Method, budget: int, sizes: tuple[float, ...], mode: str) -> bool:
@@ -359,8 +367,11 @@ def step_size(
         reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))
     else:
         assert epsilon is not None
-        reached, bare = epsilon, rounds_to(place_of(measurement, method, epsilon), method.name, gap, BARE)
-        needed = bare
+        needed = rounds_to(place_of(measurement, method, epsilon), method.name, gap, BARE)
+        if isinstance(method, Staged):
+            # + T: stages are whole, unless the first of them lasts longer than is needed
+            needed += min(needed, method.stage_rounds(measurement.sizes))
+        reached, bare = epsilon, needed
     at = place_of(measurement, method, reached)
     found, by_theory = (limits(at, method.name, f) for f in (factors, BARE))
     eta = min(found.values())
@@ -368,6 +379,22 @@ def step_size(
         raise SettingError(f"nothing limits the steps of {method.name} here (L = {at.L:g}): give its eta")
     made = dataclasses.replace(method, eta=eta)
     return Choice(made, needed, reached, found, method.stage_rounds(measurement.sizes), bare, by_theory)
+
+
+def _seconds(choice: Choice, sizes: tuple[float, ...], a_round: float, a_gradient: float) -> float:
+    rounds = max(1.0, choice.rounds)
+    return rounds * (a_round + gradients_a_round(choice.method, sizes, rounds) * a_gradient)
+
+
+def gradients_a_round(method: Method, sizes: tuple[float, ...], rounds: float) -> float:
+    """Single-sample gradients of a worker in a round, averaged over so many: a run begins with a stage, and its last
+    one need not end."""
+    over_a_stage = method.gradients_per_round(sizes)
+    if not isinstance(method, Staged) or math.isinf(rounds):
+        return over_a_stage
+    T = method.stage_rounds(sizes)
+    more = math.ceil(rounds / T) - rounds / T  # stage gradients than of whole stages
+    return over_a_stage + more * (large_batch(method.b_tilde, sizes) - 2 * method.batch) / rounds
 
 
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:

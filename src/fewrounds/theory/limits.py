@@ -249,6 +249,7 @@ def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[st
 
 def rounds_to(at: Place, name: str, gap: float, factors: dict[str, float] = FACTORS) -> float:
     """The predicted rounds to ‖∇f‖² ≤ ε with the greatest step size; the noise of a stage's gradient is a floor."""
-    if at.epsilon < at.sigma2 / (at.P * at.b_tilde * factors["noise"]):
+    floor = at.sigma2 / (at.P * at.b_tilde * factors["noise"])
+    if at.epsilon < floor * (1 - 1e-9):  # b̃ may have been chosen so that they are equal
         return math.inf
     return gap / (min(limits(at, name, factors).values()) * at.K * at.epsilon)
