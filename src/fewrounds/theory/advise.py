@@ -16,8 +16,10 @@ from fewrounds.methods.stages import Staged, large_batch
 from fewrounds.theory.estimate import Measurement
 from fewrounds.theory.limits import (
     BARE,
+    ENDS,
     FACTORS,
     LIMITS,
+    SHARED,
     TO_EPSILON,
     USUAL,
     check_advised,
@@ -67,6 +69,11 @@ class Choice:
     def limit(self) -> str:
         """What limits the step size."""
         return min(self.limits, key=lambda kind: self.limits[kind])
+
+    @property
+    def stays_noisy(self) -> bool:
+        """Whether noise or bias keeps it from the optimum, whatever its step size."""
+        return any(SHARED.get(kind, kind) in ENDS for kind in self.limits)
 
 
 @dataclass(frozen=True)
@@ -283,7 +290,7 @@ def _checked_factors(factors: Any, rounds: int | None) -> dict[str, float]:
 
 def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
     """By what is predicted. How far methods go with fitted factors tells only those apart that differ clearly; the
-    others are in the order of theory by itself."""
+    others are in the order of theory by itself, or where that is the same, those first whose noise vanishes."""
     if rounds is None:
         return sorted(choices, key=lambda c: c.rounds if math.isnan(c.seconds) else c.seconds)
     groups: list[list[Choice]] = []
@@ -292,7 +299,13 @@ def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
             groups[-1].append(choice)
         else:
             groups.append([choice])
-    return [choice for group in groups for choice in sorted(group, key=lambda c: c.bare)]
+    return [choice for group in groups for choice in _in_order(group)]
+
+
+def _in_order(group: list[Choice]) -> list[Choice]:
+    if any(choice.epsilon != choice.bare for choice in group):
+        return sorted(group, key=lambda c: c.bare)
+    return sorted(group, key=lambda c: (c.stays_noisy, c.bare))
 
 
 def _choice(

@@ -72,10 +72,8 @@ TO_EPSILON = {**FACTORS, **dict.fromkeys(ENDS, 1.0)}
 """Where the goal is an ε, which a method with such a step would not reach."""
 
 STEADY = 0.9
-"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge."""
-
-STRICT = ("smoothness", "heterogeneity")
-"""Limits that keep such a problem from diverging: their factors are at most 1 there."""
+"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge, and
+factors that were fitted to networks are no guide. They are at most 1 there."""
 
 FOREVER = 10_000
 """Rounds that an error lasts which no momentum takes away."""
@@ -243,7 +241,7 @@ def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[st
     """The greatest step size that each limit allows."""
     found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name] + SOLVERS.get(at.solver, ())}
     if at.steady:
-        factors = {**factors, **{kind: min(1.0, factors[kind]) for kind in STRICT}}
+        factors = {kind: min(1.0, factor) for kind, factor in factors.items()}
     return {kind: factors[SHARED.get(kind, kind)] * value for kind, value in found.items()}
 
 

@@ -41,6 +41,10 @@ BY_LOSS = (
     "Progress is K η against the best, with factors fitted to tuned step sizes: it is about the order of train losses, "
     "not that of ‖∇f‖² (docs/choosing.md); where that is to be small, give epsilon."
 )
+BY_STEADY = (
+    "Progress is K η against the best, with the step sizes of theory by itself: the fitted factors are for curvature "
+    "that falls."
+)
 BY_THEORY = (
     "Rounds and order are those of theory by itself, which is the better guide to ‖∇f‖² (docs/choosing.md); the step "
     "sizes have fitted factors but for noise and drift, which would keep a method from getting there."
@@ -49,7 +53,7 @@ BY_THEORY = (
 
 def paragraph(advice: Advice) -> str:
     """Why the table is as it is."""
-    how = BY_THEORY if advice.rounds is None else BY_LOSS
+    how = BY_THEORY if advice.rounds is None else BY_STEADY if is_steady(advice.measurement) else BY_LOSS
     return " ".join([_problem(advice.measurement), _winner(advice), how, CAUTION])
 
 
@@ -84,10 +88,9 @@ def _why_first(advice: Advice, first: Choice) -> str:
         return f"theory lets it go farthest in a round, {_steps(advice, first)}"
     near = [c for c in advice.choices if c.epsilon <= APART * min(c.epsilon for c in advice.choices)]
     if len(near) > 1:
-        steps = _steps(advice, first)
-        return (
-            f"none goes clearly farther in a round than its {steps}, and of those that go as far theory puts it first"
-        )
+        as_far = f"none goes clearly farther in a round than its {_steps(advice, first)}, and of those that go as far"
+        alike = is_steady(advice.measurement) and not first.stays_noisy
+        return f"{as_far} {'it is one whose noise vanishes' if alike else 'theory puts it first'}"
     return f"it goes farthest in a round, {_steps(advice, first)}"
 
 
