@@ -407,3 +407,21 @@ def test_what_cannot_be_reached_is_said() -> None:
     for text in (out.why, one.why):
         assert "nan" not in text
         assert "inf" not in text
+
+
+def test_what_a_worker_spends_is_said() -> None:
+    """K = 16 and b = 16 of BVR-L-SGD: a stage of 21 rounds takes 5,000 + 20 · 512 and 21 · 2 · 15 · 16/10 gradients."""
+    m = measurement(sizes=(5000.0,) * 10)
+    advice = fr.advise(m, 256, rounds=210)
+    assert advice.of("bvr-l-sgd").gradients == pytest.approx((5000 + 20 * 512) / 21 + 48)
+    spent = advice.table.set_index("method")["gradients"]
+    assert (spent["bvr-l-sgd"], spent["sarah"], spent["local-sgd"], spent["minibatch-sgd"]) == (774, 726, 256, 256)
+    assert "774" in str(advice).splitlines()[1 + list(spent.index).index("bvr-l-sgd")]
+    assert "to 774 gradients (bvr-l-sgd) a round: as the paper sets K and b" in advice.why
+    begun = fr.advise(m, 256, rounds=1).of("bvr-l-sgd")
+    assert begun.gradients == pytest.approx(5000 + 48), "a run begins with a stage"
+    strict = fr.advise(m, 256, rounds=10**6, mode="strict")
+    assert max(choice.gradients for choice in strict.choices) <= 257
+    assert "as the paper sets K and b" not in strict.why
+    alike = fr.advise(m, 256, rounds=210, methods=["local-sgd", "minibatch-sgd"])
+    assert "A worker spends" not in alike.why

@@ -62,6 +62,9 @@ class Choice:
     """The rounds, or the ε where the rounds are given, that theory predicts without fitted factors."""
     by_theory: dict[str, float]
     """The limits without fitted factors."""
+    gradients: float
+    """Single-sample gradients of a worker and round, averaged over these rounds. As the paper sets K and b, the budget
+    is equal to them only in order."""
     seconds: float = math.nan
     """Predicted, where seconds per round and gradient are given."""
 
@@ -86,6 +89,8 @@ class Advice:
     budget: int
     rounds: int | None
     """The rounds that are given, or None if ε is."""
+    mode: str = "paper"
+    """How the budget was spent, as for `for_budget`."""
 
     @property
     def best(self) -> Method:
@@ -99,7 +104,7 @@ class Advice:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """A row a method: what is predicted, the settings, and what limits the step size."""
+        """A row a method: what is predicted, the settings, what a worker spends a round, and what limits the step."""
         import pandas
 
         rows: list[dict[str, Any]] = []
@@ -116,6 +121,7 @@ class Advice:
                     "eta": choice.method.eta,
                     **{key: settings.get(key) for key in ("K", "b", "b_tilde")},
                     "T": choice.T if "b_tilde" in settings else None,
+                    "gradients": round(choice.gradients),
                     "limited by": choice.limit,
                 }
             )
@@ -202,7 +208,7 @@ def advise(
         tried: dict[int, list[Choice]] = {}
         for size in BUDGETS:
             tried[size] = [
-                dataclasses.replace(c, seconds=_seconds(c, measurement.sizes, a_round, a_gradient))
+                dataclasses.replace(c, seconds=max(1.0, c.rounds) * (a_round + c.gradients * a_gradient))
                 for c in at_budget(size)
             ]
         fit = [size for size in tried if tried[size]]
@@ -210,7 +216,7 @@ def advise(
         choices = tried[chosen]
     if not choices:
         raise SettingError(f"budget = {chosen}: too small for {', '.join(names)}")
-    return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long)
+    return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long, mode)
 
 
 def checked_goal(epsilon: Any) -> float | None:
@@ -391,12 +397,11 @@ def step_size(
     if math.isinf(eta):
         raise SettingError(f"nothing limits the steps of {method.name} here (L = {at.L:g}): give its eta")
     made = dataclasses.replace(method, eta=eta)
-    return Choice(made, needed, reached, found, method.stage_rounds(measurement.sizes), bare, by_theory)
-
-
-def _seconds(choice: Choice, sizes: tuple[float, ...], a_round: float, a_gradient: float) -> float:
-    rounds = max(1.0, choice.rounds)
-    return rounds * (a_round + gradients_a_round(choice.method, sizes, rounds) * a_gradient)
+    T, gradients = (
+        method.stage_rounds(measurement.sizes),
+        gradients_a_round(method, measurement.sizes, max(1.0, needed)),
+    )
+    return Choice(made, needed, reached, found, T, bare, by_theory, gradients)
 
 
 def gradients_a_round(method: Method, sizes: tuple[float, ...], rounds: float) -> float:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 APART = 1.3
 """Predictions that differ by less than this factor, about the error of the fit, are not told apart."""
 
+ALIKE = 1.1
+"""Methods whose gradients a round differ by less than this factor spend the same."""
+
 HELD = {
     "smoothness": "the curvature of f (L), as any method is",
     "noise": "the noise of the gradients (σ²)",
@@ -54,7 +57,8 @@ BY_THEORY = (
 def paragraph(advice: Advice) -> str:
     """Why the table is as it is."""
     how = BY_THEORY if advice.rounds is None else BY_STEADY if is_steady(advice.measurement) else BY_LOSS
-    return " ".join([_problem(advice.measurement), _winner(advice), how, CAUTION])
+    said = [_problem(advice.measurement), _winner(advice), _spending(advice), how, CAUTION]
+    return " ".join(filter(None, said))
 
 
 def _problem(m: Measurement) -> str:
@@ -79,6 +83,20 @@ def _winner(advice: Advice) -> str:
     if len(advice.choices) > 1:
         text += f" {_runner_up(advice, first, advice.choices[1])}."
     return text
+
+
+def _spending(advice: Advice) -> str:
+    """What the methods spend, where that is not the same."""
+    most, least = (choose(advice.choices, key=lambda c: c.gradients) for choose in (max, min))
+    if most.gradients <= ALIKE * least.gradients:
+        return ""
+    ends = [f"{choice.gradients:.0f} gradients ({choice.method.name})" for choice in (least, most)]
+    said = f"A worker spends from {ends[0]} to {ends[1]} a round"
+    if advice.mode == "strict":
+        return f"{said}."
+    return (
+        f"{said}: as the paper sets K and b, the budget is equal in order only, with mode strict no stage exceeds it."
+    )
 
 
 def _why_first(advice: Advice, first: Choice) -> str:
