@@ -15,6 +15,7 @@ from fewrounds.data.partition import class_skew
 from fewrounds.methods.base import REGISTRY
 from fewrounds.theory.advise import NEEDED, step_size
 from fewrounds.theory.limits import BARE, LIMITS, USUAL, limits, place_of
+from fewrounds.theory.reasons import HELD
 from measured import measurement
 from problems import Case, quadratic
 
@@ -372,8 +373,7 @@ def test_the_winner_wins_because_it_goes_farthest() -> None:
     m = measurement(zeta=0.1)
     advice = fr.advise(m, 64, epsilon=0.01)
     first, second = advice.choices[:2]
-    K, eta = first.method.settings().get("K", 1), min(first.by_theory.values())
-    assert f"comes first: theory lets it go farthest in a round, {K} steps of {eta:.2g}." in advice.why
+    assert f"comes first: theory predicts the fewest rounds for it, {first.rounds:.3g}, its step limited" in advice.why
     assert (
         f"Next, with about {second.rounds / first.rounds:.2g} times the rounds, is {second.method.name}" in advice.why
     )
@@ -425,3 +425,49 @@ def test_what_a_worker_spends_is_said() -> None:
     assert "as the paper sets K and b" not in strict.why
     alike = fr.advise(m, 256, rounds=210, methods=["local-sgd", "minibatch-sgd"])
     assert "A worker spends" not in alike.why
+
+
+def test_the_paragraph_names_the_limits_of_the_table() -> None:
+    """And what limits the rounds of theory, where that is something else. (It gave theory's alone, and theory's η.)"""
+    m = measurement(zeta=12.0)
+    advice = fr.advise(m, 64, epsilon=0.01, methods=["bvr-l-sgd"])
+    choice = advice.choices[0]
+    assert choice.limit == advice.table["limited by"].iloc[0] == "recursion"
+    assert min(choice.by_theory, key=choice.by_theory.get) == "heterogeneity"
+    assert f"its step limited by {HELD['recursion']}, its rounds in theory by {HELD['heterogeneity']}." in advice.why
+    given = fr.advise(m, 64, rounds=100)
+    second = given.choices[1]
+    assert f"of {second.method.eta:.2g}, its step limited by {HELD[second.limit]}." in given.why
+
+
+def test_rows_out_of_the_order_of_their_figures_are_explained() -> None:
+    explained = "are not told apart by it, and stand in the order of theory by itself."
+    m = measurement(L_sample=20.0, zeta=0.01, zeta1=0.01, sigma2=0.1, sigma2_mean=0.1, sizes=(50.0,) * 10)
+    for methods in (["minibatch-sgd", "local-sgd"], ["local-sgd", "scaffold"]):
+        ordered = fr.advise(m, 64, rounds=100, methods=methods)
+        assert list(ordered.table["progress"]) == sorted(ordered.table["progress"], reverse=True)
+        assert explained not in ordered.why
+    found = fr.advise(measurement(zeta=10.0), 64, rounds=200)
+    assert list(found.table["progress"]) != sorted(found.table["progress"], reverse=True)
+    assert explained in found.why
+
+
+def test_a_goal_that_is_met_is_one_line() -> None:
+    advice = fr.advise(measurement(), 64, epsilon=7.0)
+    assert advice.why == "‖∇f‖² = 7 here is at most 7 already: no rounds are needed."
+    assert set(advice.table["rounds"]) == {0}
+    timed = fr.advise(measurement(), seconds_per_round=1.0, seconds_per_gradient=1.0, epsilon=8.0)
+    assert set(timed.table["seconds"]) == {0}
+    assert "already" in timed.why
+    assert "already" not in fr.advise(measurement(), 64, epsilon=6.9).why
+
+
+def test_workers_that_differ_by_more_than_the_curvature() -> None:
+    found = {share: fr.advise(measurement(zeta=20.0 * share), 64).why for share in (0.05, 0.3, 1.0, 1.2)}
+    assert "about as much as the problem has" in found[1.0]
+    assert "differ in curvature more than the problem itself has (ζ = 24, 120% of L = 20)" in found[1.2]
+
+
+def test_a_measurement_without_workers_is_refused() -> None:
+    with pytest.raises(fr.SettingError, match="the measurement has no workers"):
+        fr.advise(measurement(sizes=()), 64)

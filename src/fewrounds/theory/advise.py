@@ -208,7 +208,7 @@ def advise(
         tried: dict[int, list[Choice]] = {}
         for size in BUDGETS:
             tried[size] = [
-                dataclasses.replace(c, seconds=max(1.0, c.rounds) * (a_round + c.gradients * a_gradient))
+                dataclasses.replace(c, seconds=_begun(c.rounds) * (a_round + c.gradients * a_gradient))
                 for c in at_budget(size)
             ]
         fit = [size for size in tried if tried[size]]
@@ -231,6 +231,8 @@ def _check_measured(measurement: Measurement) -> None:
         raise SettingError(f"advice is based on what fr.measure returns, not on {kind_of(measurement)}")
     if missing := not_measured(measurement):
         raise SettingError(f"advice needs {', '.join(missing)}: measure without `only`, or with {NEEDED}")
+    if not measurement.sizes:
+        raise SettingError("the measurement has no workers: its sizes are empty")
 
 
 def not_measured(measurement: Measurement) -> list[str]:
@@ -390,6 +392,8 @@ def step_size(
         if isinstance(method, Staged):
             # + T: stages are whole, unless the first of them lasts longer than is needed
             needed += min(needed, method.stage_rounds(measurement.sizes))
+        if measurement.gradient_norm2 <= epsilon:
+            needed = 0.0
         reached, bare = epsilon, needed
     at = place_of(measurement, method, reached)
     found, by_theory = (limits(at, method.name, f) for f in (factors, BARE))
@@ -402,6 +406,11 @@ def step_size(
         gradients_a_round(method, measurement.sizes, max(1.0, needed)),
     )
     return Choice(made, needed, reached, found, T, bare, by_theory, gradients)
+
+
+def _begun(rounds: float) -> float:
+    """One at least, unless none is needed."""
+    return max(1.0, rounds) if rounds else 0.0
 
 
 def gradients_a_round(method: Method, sizes: tuple[float, ...], rounds: float) -> float:

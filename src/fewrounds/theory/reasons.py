@@ -56,9 +56,26 @@ BY_THEORY = (
 
 def paragraph(advice: Advice) -> str:
     """Why the table is as it is."""
+    if advice.rounds is None and (met := _met(advice)):
+        return met
     how = BY_THEORY if advice.rounds is None else BY_STEADY if is_steady(advice.measurement) else BY_LOSS
-    said = [_problem(advice.measurement), _winner(advice), _spending(advice), how, CAUTION]
+    said = [_problem(advice.measurement), _winner(advice), _spending(advice), how, _order(advice), CAUTION]
     return " ".join(filter(None, said))
+
+
+def _met(advice: Advice) -> str:
+    """That there is nothing to do."""
+    here, goal = float(advice.measurement.gradient_norm2), advice.choices[0].epsilon
+    return f"‖∇f‖² = {here:.3g} here is at most {goal:.3g} already: no rounds are needed." if here <= goal else ""
+
+
+def _order(advice: Advice) -> str:
+    """Why the rows are not in the order of their figures, where they are not."""
+    figures = [choice.epsilon for choice in advice.choices]
+    if advice.rounds is None or figures == sorted(figures):
+        return ""
+    first = "those first whose noise vanishes" if is_steady(advice.measurement) else "in the order of theory by itself"
+    return f"Rows within a factor of {APART} of each other are not told apart by it, and stand {first}."
 
 
 def _problem(m: Measurement) -> str:
@@ -69,6 +86,8 @@ def _problem(m: Measurement) -> str:
         else "differ moderately in curvature"
         if share < 0.5
         else "differ in curvature about as much as the problem has"
+        if share <= 1
+        else "differ in curvature more than the problem itself has"
     )
     said = f"The {m.P} workers {how} (ζ = {m.zeta:.3g}, {share:.0%} of L = {m.L:.3g})."
     return f"{said} {STAYS}" if is_steady(m) else said
@@ -103,13 +122,13 @@ def _why_first(advice: Advice, first: Choice) -> str:
     if not math.isnan(first.seconds):
         return f"it needs the fewest seconds, {first.rounds:.3g} rounds of {first.seconds / first.rounds:.2g}"
     if advice.rounds is None:
-        return f"theory lets it go farthest in a round, {_steps(advice, first)}"
+        return f"theory predicts the fewest rounds for it, {first.rounds:.3g}, {_held(advice, first)}"
     near = [c for c in advice.choices if c.epsilon <= APART * min(c.epsilon for c in advice.choices)]
     if len(near) > 1:
-        as_far = f"none goes clearly farther in a round than its {_steps(advice, first)}, and of those that go as far"
+        as_far = f"none goes clearly farther in a round than its {_steps(first)}, and of those that go as far"
         alike = is_steady(advice.measurement) and not first.stays_noisy
         return f"{as_far} {'it is one whose noise vanishes' if alike else 'theory puts it first'}"
-    return f"it goes farthest in a round, {_steps(advice, first)}"
+    return f"it goes farthest in a round, {_steps(first)}"
 
 
 def _runner_up(advice: Advice, first: Choice, second: Choice) -> str:
@@ -124,16 +143,22 @@ def _runner_up(advice: Advice, first: Choice, second: Choice) -> str:
         place = f"Next, with about {ratio:.2g} times the {'seconds' if timed else 'rounds'}, is"
     if ratio < APART:
         place = "Hardly told apart from it is"
-    allowed = second.limits if advice.rounds is not None else second.by_theory
-    limit = min(allowed, key=lambda kind: allowed[kind])
-    return f"{place} {second.method.name}, {_steps(advice, second)}, limited by {HELD[limit]}"
+    steps = f"{_steps(second)}, " if advice.rounds is not None else ""
+    return f"{place} {second.method.name}, {steps}{_held(advice, second)}"
 
 
-def _steps(advice: Advice, choice: Choice) -> str:
-    """What the prediction is based on: K steps, with the η that is advised or the one of theory by itself."""
+def _held(advice: Advice, choice: Choice) -> str:
+    """What holds the step that is advised, as the table has it; and the rounds, where that is something else."""
+    said = f"its step limited by {HELD[choice.limit]}"
+    by_theory = min(choice.by_theory, key=lambda kind: choice.by_theory[kind])
+    if advice.rounds is not None or by_theory == choice.limit:
+        return said
+    return f"{said}, its rounds in theory by {HELD[by_theory]}"
+
+
+def _steps(choice: Choice) -> str:
     K = choice.method.settings().get("K") or 1
-    eta = min((choice.limits if advice.rounds is not None else choice.by_theory).values())
-    return f"{K} step{'s' if K > 1 else ''} of {eta:.2g}"
+    return f"{K} step{'s' if K > 1 else ''} of {choice.method.eta:.2g}"
 
 
 def _noise_floor(choice: Choice) -> str:
