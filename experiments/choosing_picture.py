@@ -14,8 +14,9 @@ from fewrounds.report.frames import label_of
 from fewrounds.report.styles import styles_of
 
 ORDERS = (
-    (("rank", "advice"), ("bare", "bare theory")),
-    (("advised_loss", "train loss, η advised"), ("tuned_gradient_norm2", "‖∇f‖², η tuned")),
+    (("rank", "advice"), ("tuned_loss", "train loss, η tuned")),
+    (("rank", "advice"), ("advised_loss", "train loss, η advised")),
+    (("bare", "bare theory"), ("tuned_gradient_norm2", "‖∇f‖², η tuned")),
 )
 """What is predicted, and what it is compared with."""
 DATA = {"digits": ("o", "#0072B2"), "cifar10": ("s", "#D55E00")}
@@ -28,8 +29,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     methods = list(dict.fromkeys(cell["method"] for cell in results["cells"]))
     styles = styles_of(methods)
     with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 6.6), layout="constrained")
-        (left, right), orders = figure.subplots(2, 2)
+        figure = Figure(figsize=(WIDTH, 6.4), layout="constrained")
+        places_of = figure.subplot_mosaic("aaabbb;ccddee")
+        left, right, *orders = places_of.values()
         _draw_heterogeneity(left, results["measured"])
         for cell in results["cells"]:
             style = styles[cell["method"]]
@@ -41,8 +43,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
         right.set(xscale="log", yscale="log", xlabel="η that tuning has chosen (line: as good)", ylabel="η advised")
         both = len({cell["dataset"] for cell in results["cells"]}) > 1
         right.set_title("Step sizes" + (": filled digits, hollow CIFAR-10" if both else " on digits"), loc="left")
-        for axis, *order in zip(orders, *ORDERS, strict=True):
-            _draw_ranks(axis, results["cells"], styles, *order)
+        for axis, (predicted, observed) in zip(orders, ORDERS, strict=True):
+            _draw_ranks(axis, results["cells"], styles, predicted, observed)
         for name in methods:
             right.plot([], [], styles[name].marker, color=styles[name].colour, label=label_of(name))
         handles, labels = right.get_legend_handles_labels()
@@ -93,5 +95,5 @@ def _draw_ranks(
             axis.plot(x + aside, y, style.marker, color=style.colour, **_face(cell))
     axis.plot([0.5, most + 0.5], [0.5, most + 0.5], color="#999999", linewidth=0.8, zorder=0)
     axis.set(xticks=range(1, most + 1), yticks=range(1, most + 1))
-    axis.set(xlabel=f"place by {predicted[1]} (side by side: q)", ylabel=f"place by {observed[1]}")
-    axis.set_title(f"Order by {observed[1].split(',')[0]}", loc="left")
+    axis.set(xlabel=f"place by {predicted[1]}", ylabel="place observed")
+    axis.set_title(f"By {observed[1]}", loc="left")

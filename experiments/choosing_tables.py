@@ -26,6 +26,7 @@ def tables(results: dict[str, Any]) -> dict[str, list[tuple[str, ...]]]:
     if "along" in results:
         rows = [(f"{one['q']:g}", str(one["round"]), *_constants(one)) for one in results["along"]]
         out["along"] = [("q", "round", *CONSTANTS), *rows]
+    out["first"] = _first_table(results["cells"])
     for dataset in dict.fromkeys(cell["dataset"] for cell in results["cells"]):
         own = [cell for cell in results["cells"] if cell["dataset"] == dataset]
         out[f"steps {dataset}"] = _step_table(own)
@@ -168,6 +169,25 @@ def _agreement_table(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         ]
         rows.append((f"{q:g}", *(f"{value:.2f}" for value in agree)))
     return rows
+
+
+def _first_table(cells: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """At how many splits the method that is predicted to be first is the best, alone or tied."""
+    rows = [("data", "first by", *(f"best by {words}" for words in OBSERVED.values()))]
+    for dataset in dict.fromkeys(cell["dataset"] for cell in cells):
+        splits = [own for _, own in _by_q([cell for cell in cells if cell["dataset"] == dataset])]
+        for predicted, words in (("rank", "advice"), ("bare", "bare theory")):
+            rows.append((dataset, words, *(_how_often(splits, predicted, key) for key in OBSERVED)))
+    return rows
+
+
+def _how_often(splits: list[list[dict[str, Any]]], predicted: str, key: str) -> str:
+    tied = []
+    for own in splits:
+        first, best = min(own, key=lambda cell: cell[predicted]), told_apart(own, key)[0]
+        if first in best:
+            tied.append(len(best) > 1)
+    return f"{len(tied)} of {len(splits)}" + (f" ({sum(tied)} tied)" if any(tied) else "")
 
 
 def _by_q(cells: list[dict[str, Any]]) -> list[tuple[float, list[dict[str, Any]]]]:

@@ -13,6 +13,7 @@ from fewrounds.data.digits import load_digits
 from fewrounds.data.partition import class_skew
 from fewrounds.theory.advise import NEEDED, step_size
 from fewrounds.theory.limits import LIMITS, USUAL
+from least_squares import squares
 from measured import measurement
 
 
@@ -80,3 +81,31 @@ def test_workers_curved_in_other_directions_do_not_drive_each_other_apart(name: 
     made = fr.advise(m, 1024, rounds=30, methods=[name]).best
     losses = fr.train(problem, data, made, rounds=30, x0=start, progress=False).history["train_loss"]
     assert losses.iloc[-1] < 0.1 * losses.iloc[0], losses
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_of_all_lengths_make_no_method_diverge_and_the_first_is_among_the_best(seed: int) -> None:
+    """The factors of noise and drift that fit networks put a Local SGD first that multiplied the loss."""
+    case = squares(seed, d=20, n=200, tail=0.6, apart=0.5)
+    advice = fr.advise(case.measured, 256, rounds=20)
+    ends = {}
+    for choice in advice.choices:
+        assert choice.limits == pytest.approx(choice.by_theory)
+        gaps = [case.loss(x) - case.least for x in case.trace(choice.method, 20)]
+        assert max(gaps) <= 1.5 * gaps[0], choice.method.name
+        ends[choice.method.name] = gaps[-1]
+    names = list(ends)
+    assert ends[names[0]] < 0.05 * gaps[0]
+    assert ends[names[0]] <= sorted(ends.values())[2], ends
+    assert names.index("local-sgd") > 1, "with the bias and the noise"
+    assert "fitted factors are for curvature that falls" in advice.why
+    assert "train losses" not in advice.why
+
+
+def test_of_methods_that_go_as_far_those_come_first_whose_noise_vanishes() -> None:
+    m = measurement(L_ahead=20.0, L_sample=20.0, sigma2=1e-3, sigma2_mean=1e-3, zeta1=1e-3)
+    advice = fr.advise(m, 64, rounds=100, methods=["minibatch-sgd", "sarah"])
+    assert len({choice.epsilon for choice in advice.choices}) == 1
+    assert advice.best.name == "sarah"
+    assert "of those that go as far it is one whose noise vanishes" in advice.why
+    assert fr.advise(m, 64, epsilon=0.01).of("local-sgd").stays_noisy

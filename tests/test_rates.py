@@ -7,6 +7,7 @@ import math
 import pytest
 
 import fewrounds as fr
+from measured import measurement
 
 ONES = {"L": 1.0, "zeta": 0.25, "zeta1": 0.5, "sigma2": 1.0, "n": 1e4, "P": 16, "budget": 64, "epsilon": 0.01, "G": 1.0}
 
@@ -20,7 +21,7 @@ BY_HAND = {
     "local-sgd (Woodworth et al.)": 100 / 64 + 9.765625 + 1000 / 8 + 500,
     "scaffold": 100 + 9.765625,
     "scaffold (quadratics)": 100 / 64 + 9.765625 + 25,
-    "inexact-dane": 25,
+    "inexact-dane (this library)": 25,
     "pr-spider": 100,
     "fedglomo": 1000,
     "mime": 100 / 64 + 1000 / 8 + 25,
@@ -48,7 +49,7 @@ DISTINCT_BY_HAND = {
     },
     "scaffold": {"steps": 1400, "noise": 1400 * 900 / 1024},
     "scaffold (quadratics)": {"steps": 1400 / 64, "noise": 1400 * 900 / 1024, "heterogeneity": 175},
-    "inexact-dane": {"heterogeneity": 175},
+    "inexact-dane (this library)": {"heterogeneity": 175},
     "pr-spider": {"steps": 1400},
     "fedglomo": {"drift": 1400 * 11 * 10},
     "mime": {"steps": 1400 / 64, "drift": 1400 * 11 * 10 / 8, "heterogeneity": 175},
@@ -138,6 +139,43 @@ def test_where_bvrs_own_lead_ends_with_the_budget() -> None:
     assert "minibatch-sgd" not in where, "whose rounds do not fall as fast"
 
 
+def test_where_bvrs_lead_begins_with_the_budget() -> None:
+    """Down from a large budget: L/(√𝓑 ε) + √(σ²/ε) L/(𝓑Pε) + ζ/ε against L/ε + √(σ²/ε) L/(𝓑Pε), so 1/√𝓑 = 1 - ζ/L."""
+    found = fr.rates(**ONES)
+    assert "sarah" not in found.crossings("budget", (1, 1e5)), "once ahead of it, it stays so"
+    where = found.crossings("budget", (1e5, 1))
+    assert where["sarah"] == pytest.approx((4 / 3) ** 2, rel=1e-6)
+    small, large = (fr.rates(**{**ONES, "budget": size}) for size in (1.7, 1.9))
+    assert small.of("bvr-l-sgd").rounds > small.of("sarah").rounds
+    assert large.of("bvr-l-sgd").rounds < large.of("sarah").rounds
+    assert "scaffold (quadratics)" not in where, "behind it at 10⁵, and from 6.625² down ahead to the end"
+
+
+def test_rates_of_a_measurement() -> None:
+    m = measurement()
+    constants = {"L": 50.0, "zeta": 2.0, "zeta1": 3.0, "sigma2": 90.0, "n": 5000.0, "P": 10, "gap": 3.0}
+    assert fr.rates(m, budget=64, epsilon=0.1) == fr.rates(**constants, budget=64, epsilon=0.1)
+    assert (
+        fr.rates(m, budget=64, epsilon=0.1, gap=1.0, L=40.0).constants
+        == fr.rates(**{**constants, "gap": 1.0, "L": 40.0}, budget=64, epsilon=0.1).constants
+    )
+    wide = fr.rates(measurement(zeta=120.0), budget=64, epsilon=0.1).constants
+    assert wide.L == 60.0, "a quantile over samples may fall short of what ζ ≤ 2L asks for"
+    with pytest.raises(fr.SettingError, match="rates need L, zeta: give them, or measure without `only`"):
+        fr.rates(measurement(zeta=math.nan, L_sample=math.nan), budget=64, epsilon=0.1)
+    with pytest.raises(fr.SettingError, match="rates need n, P: give them, or a measurement"):
+        fr.rates(L=1.0, zeta=1.0, zeta1=1.0, sigma2=1.0, budget=64, epsilon=0.1)
+    with pytest.raises(fr.SettingError, match="rates are of what fr.measure returns, .* not of a float"):
+        fr.rates(3.0, budget=64, epsilon=0.1)
+
+
+def test_whose_analysis_and_what_it_assumes() -> None:
+    found = fr.rates(**ONES)
+    assert found.of("fedglomo").assumes == "bounded gradient heterogeneity", "its term has G"
+    assert found.of("inexact-dane").row.source == "this library"
+    assert found.of("inexact-dane").label == "inexact-dane (this library)"
+
+
 def test_what_limits_a_method() -> None:
     found = fr.rates(**ONES)
     assert found.of("bvr-l-sgd").limit == "heterogeneity"
@@ -157,6 +195,7 @@ def test_what_limits_a_method() -> None:
         ({"n": "many"}, "n = 'many'"),
         ({"G": -1.0}, "G = -1.0"),
         ({"sigma2": math.inf}, "sigma2 = inf"),
+        ({"zeta": 2.1}, "zeta = 2.1 is more than 2 L = 2: L is that of single samples"),
     ],
 )
 def test_impossible_constants_are_refused(change: dict, said: str) -> None:
@@ -170,6 +209,6 @@ def test_unknown_names_are_refused() -> None:
         found.of("bvr")
     with pytest.raises(fr.SettingError, match="there is no 'eta' to change"):
         found.crossings("eta", (1, 2))
-    for between in ((2, 1), (0.1,), 5, ("a", "b"), (0.1, math.inf), (1, 2, 3)):
-        with pytest.raises(fr.SettingError, match="must be two positive numbers, the smaller first"):
+    for between in ((2, 2), (0.1,), 5, ("a", "b"), (0.1, math.inf), (1, 2, 3), (-1, 2)):
+        with pytest.raises(fr.SettingError, match="must be two different positive numbers"):
             found.crossings("zeta", between)

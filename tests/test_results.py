@@ -33,6 +33,7 @@ def test_the_field() -> None:
     ("name", "cells", "rounds", "budget", "least"),
     [
         ("field", 2 * 12, 295, 256, 0.9),
+        ("field-twice", 2 * 2, 147, 512, 0.9),
         ("field-digits", 2 * (7 + 13), 300, 100, 0.85),
         ("field-smaller", 0, 295, 256, 0.9),
     ],

@@ -132,6 +132,13 @@ def test_advice_on_what_was_measured_across_sites(measured: Path) -> None:
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()[:1]}
     for choice in advice.choices:
         assert f"{choice.method.eta:.3g}" in rows[choice.method.name]
+        assert str(round(choice.gradients)) in rows[choice.method.name]
+    assert "spends" in done.stdout
+    assert "…" not in done.stdout, "the table fits 80 columns"
+    strict = fewrounds("advise", measured, "--budget", "32", "--rounds", "20", "--mode", "strict")
+    rows = {line.split()[0]: line.split() for line in strict.stdout.splitlines() if line.split()[:1]}
+    for choice in fr.advise(m, 32, rounds=20, mode="strict").choices:
+        assert f"{choice.method.eta:.3g}" in rows[choice.method.name]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,7 @@ def test_advice_on_what_was_measured_across_sites(measured: Path) -> None:
     [
         ([], None, "give --budget, or --seconds-per-round and --seconds-per-gradient"),
         (["--budget", "8", "--set", "train.rounds=3"], None, "--output and --set are for experiment files"),
+        (["--budget", "8", "--mode", "papr"], None, "--mode papr: must be paper or strict"),
         (["--budget", "8"], "{}", "has no measurement: give the file that `fewrounds silo measure` wrote"),
         (["--budget", "8"], "[1]", "has no measurement"),
         (["--budget", "8"], "{", "has no measurement"),

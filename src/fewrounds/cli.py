@@ -118,11 +118,17 @@ def advise(
         float | None, typer.Option(help="What a round costs besides gradients; the budget then follows.")
     ] = None,
     seconds_per_gradient: Annotated[float | None, typer.Option(help="What a gradient of one sample costs.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="paper or strict: how K and b follow from the budget (the file's by default, or paper)."),
+    ] = None,
 ) -> None:
     """Say which method to use on an experiment's problems, or on what was measured, with which settings, and why."""
     _refuse_ranks("advise")
     if budget is not None and not seconds_per_round == seconds_per_gradient is None:
         raise SettingError("give --budget, or --seconds-per-round and --seconds-per-gradient, not both")
+    if mode not in (None, "paper", "strict"):
+        raise SettingError(f"--mode {mode}: must be paper or strict")
     from fewrounds.experiment.advice import show_advice, show_advice_on
     from fewrounds.experiment.config import load_experiment
 
@@ -132,10 +138,10 @@ def advise(
     if file.suffix == ".json":
         if output or sets:
             raise SettingError("--output and --set are for experiment files: a measurement is taken as it is")
-        show_advice_on(file, rounds, epsilon, **costs)
+        show_advice_on(file, rounds, epsilon, mode, **costs)
         return
     experiment = load_experiment(file, sets)
-    show_advice(experiment, output or Path("runs") / experiment.name, rounds, epsilon, **costs)
+    show_advice(experiment, output or Path("runs") / experiment.name, rounds, epsilon, mode, **costs)
 
 
 @app.command()

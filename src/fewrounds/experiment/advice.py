@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fewrounds.theory.advise import Advice
     from fewrounds.theory.estimate import Estimate, Measurement
 
-NAMES = {"eta": "η", "b_tilde": "b̃", "limited by": "η limited by"}
+NAMES = {"eta": "η", "b_tilde": "b̃", "gradients": "spends", "limited by": "η limited by"}
 APART = ("shards_per_worker", "classes_per_worker", "workers", "partition_seed", "l2", "weights")
 """What a title says where it is an axis."""
 
@@ -76,9 +76,14 @@ def _with_error(estimate: Estimate) -> str:
 
 
 def show_advice(
-    experiment: Experiment, folder: Path, rounds: int | None, epsilon: float | None = None, **budget: Any
+    experiment: Experiment,
+    folder: Path,
+    rounds: int | None,
+    epsilon: float | None = None,
+    mode: str | None = None,
+    **budget: Any,
 ) -> None:
-    """Measure every problem of the grid at its start, and say what to run on it."""
+    """Measure every problem of the grid at its start, and say what to run on it. The mode is the file's by default."""
     from fewrounds.theory.advise import checked_goal
 
     checked_goal(epsilon)
@@ -90,11 +95,13 @@ def show_advice(
     store = Store(folder)
     with store.open(experiment.name):
         for title, spec in _titled(survey.problems(experiment)):
-            for advice in _advices(experiment, store, spec, rounds, epsilon, given):
+            for advice in _advices(experiment, store, spec, rounds, epsilon, mode, given):
                 _show(title, advice)
 
 
-def show_advice_on(path: Path, rounds: int | None, epsilon: float | None = None, **budget: Any) -> None:
+def show_advice_on(
+    path: Path, rounds: int | None, epsilon: float | None = None, mode: str | None = None, **budget: Any
+) -> None:
     """Say what to run on what was measured elsewhere, such as by `fewrounds silo measure`."""
     from fewrounds.theory.advise import advise
     from fewrounds.theory.estimate import Measurement
@@ -108,7 +115,9 @@ def show_advice_on(path: Path, rounds: int | None, epsilon: float | None = None,
     given = {key: value for key, value in budget.items() if value is not None}
     if not given:
         raise SettingError("give --budget, or --seconds-per-round and --seconds-per-gradient")
-    _show(f"{measurement.P} workers", advise(measurement, rounds=rounds, epsilon=epsilon, **given))
+    _show(
+        f"{measurement.P} workers", advise(measurement, rounds=rounds, epsilon=epsilon, mode=mode or "paper", **given)
+    )
 
 
 def _advices(
@@ -117,6 +126,7 @@ def _advices(
     spec: RunSpec,
     rounds: int | None,
     epsilon: float | None,
+    mode: str | None,
     given: dict[str, Any],
 ) -> list[Advice]:
     """At the budget that was given, by number or by seconds; otherwise at each of the file's.
@@ -132,7 +142,7 @@ def _advices(
     wanted: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for cell in survey.cells_of(experiment, spec):
         goal = {"rounds": rounds if open_ended else rounds or cell.train["rounds"], "epsilon": epsilon}
-        how = {**(given or {"budget": cell.train["budget"]}), "mode": cell.train["budget_mode"], **goal}
+        how = {**(given or {"budget": cell.train["budget"]}), "mode": mode or cell.train["budget_mode"], **goal}
         key = json.dumps(how)
         asked[key] = how
         own = wanted.setdefault(key, [])
@@ -162,6 +172,8 @@ def _show(what: str, advice: Advice) -> None:
         title += f", {advice.rounds} rounds"
     frame = advice.table
     shown = table(title, [NAMES.get(column, column) for column in frame.columns])
+    shown.padding = (0, 1, 0, 0)  # what is in ten columns
+    shown.columns[-1].no_wrap, shown.columns[-1].overflow = False, "fold"
     for _, row in frame.astype(object).iterrows():
         cells = {column: _cell(row[column]) for column in frame.columns}
         if cells["T"] and not cells["b_tilde"]:

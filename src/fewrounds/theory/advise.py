@@ -10,10 +10,23 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from fewrounds.errors import SettingError, finite_number, kind_of, nearest, whole_number
-from fewrounds.methods.base import Method, method, method_class
+from fewrounds.methods.base import Method, mean_size, method, method_class
 from fewrounds.methods.budget import for_sizes
+from fewrounds.methods.stages import Staged, large_batch
 from fewrounds.theory.estimate import Measurement
-from fewrounds.theory.limits import BARE, FACTORS, LIMITS, USUAL, check_advised, limits, place_of, rounds_to
+from fewrounds.theory.limits import (
+    BARE,
+    ENDS,
+    FACTORS,
+    LIMITS,
+    SHARED,
+    TO_EPSILON,
+    USUAL,
+    check_advised,
+    limits,
+    place_of,
+    rounds_to,
+)
 from fewrounds.theory.reasons import APART, paragraph
 
 if TYPE_CHECKING:
@@ -49,6 +62,9 @@ class Choice:
     """The rounds, or the ε where the rounds are given, that theory predicts without fitted factors."""
     by_theory: dict[str, float]
     """The limits without fitted factors."""
+    gradients: float
+    """Single-sample gradients of a worker and round, averaged over these rounds. As the paper sets K and b, the budget
+    is equal to them only in order."""
     seconds: float = math.nan
     """Predicted, where seconds per round and gradient are given."""
 
@@ -56,6 +72,11 @@ class Choice:
     def limit(self) -> str:
         """What limits the step size."""
         return min(self.limits, key=lambda kind: self.limits[kind])
+
+    @property
+    def stays_noisy(self) -> bool:
+        """Whether noise or bias keeps it from the optimum, whatever its step size."""
+        return any(SHARED.get(kind, kind) in ENDS for kind in self.limits)
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,8 @@ class Advice:
     budget: int
     rounds: int | None
     """The rounds that are given, or None if ε is."""
+    mode: str = "paper"
+    """How the budget was spent, as for `for_budget`."""
 
     @property
     def best(self) -> Method:
@@ -81,7 +104,7 @@ class Advice:
 
     @property
     def table(self) -> pandas.DataFrame:
-        """A row a method: what is predicted, the settings, and what limits the step size."""
+        """A row a method: what is predicted, the settings, what a worker spends a round, and what limits the step."""
         import pandas
 
         rows: list[dict[str, Any]] = []
@@ -98,6 +121,7 @@ class Advice:
                     "eta": choice.method.eta,
                     **{key: settings.get(key) for key in ("K", "b", "b_tilde")},
                     "T": choice.T if "b_tilde" in settings else None,
+                    "gradients": round(choice.gradients),
                     "limited by": choice.limit,
                 }
             )
@@ -127,7 +151,7 @@ def advise(
     methods: Iterable[str | Method | tuple[str, Mapping[str, Any]]] | None = None,
     mode: str = "paper",
     f_star: float = 0.0,
-    factors: Mapping[str, float] = FACTORS,
+    factors: Mapping[str, float] | None = None,
     **fixed: Any,
 ) -> Advice:
     """A ranked table of methods with settings for this problem.
@@ -140,7 +164,8 @@ def advise(
                          eta, fr.SVRG(eta=1, b=64); by default the paper's, whose step sizes are calibrated
     mode                 as for `for_budget`
     f_star               the least loss there can be, or a guess
-    factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones
+    factors              of the limits (see `fewrounds.theory.limits`), in place of the fitted ones; by default those of
+                         noise and drift, which bound how far a method gets in the end, are 1 where the goal is an ε
     fixed                further settings of the methods, such as b=32, for those that have them. Where that leaves the
                          budget nothing to choose (b of minibatch SGD, K of Local GD), they are as they are, and a
                          method that is then over the budget is left out
@@ -148,7 +173,7 @@ def advise(
     _check_measured(measurement)
     if rounds is not None and epsilon is not None:
         raise SettingError("give rounds or epsilon, not both")
-    factors = _checked_factors(factors)
+    factors = _checked_factors(factors, rounds)
     gap = _gap(measurement, f_star)
     wanted = [_named(one) for one in _listed(methods)]
     names = [name for name, _ in wanted]
@@ -182,17 +207,16 @@ def advise(
             raise SettingError("seconds need epsilon, not rounds: how long they are depends on the budget")
         tried: dict[int, list[Choice]] = {}
         for size in BUDGETS:
-            found = at_budget(size)
-            per_round = [c.method.gradients_per_round(measurement.sizes) * a_gradient + a_round for c in found]
             tried[size] = [
-                dataclasses.replace(c, seconds=c.rounds * seconds) for c, seconds in zip(found, per_round, strict=True)
+                dataclasses.replace(c, seconds=_begun(c.rounds) * (a_round + c.gradients * a_gradient))
+                for c in at_budget(size)
             ]
         fit = [size for size in tried if tried[size]]
         chosen = min(fit, key=lambda size: min(c.seconds for c in tried[size]), default=BUDGETS[-1])
         choices = tried[chosen]
     if not choices:
         raise SettingError(f"budget = {chosen}: too small for {', '.join(names)}")
-    return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long)
+    return Advice(tuple(ranked(choices, how_long)), measurement, chosen, how_long, mode)
 
 
 def checked_goal(epsilon: Any) -> float | None:
@@ -207,6 +231,8 @@ def _check_measured(measurement: Measurement) -> None:
         raise SettingError(f"advice is based on what fr.measure returns, not on {kind_of(measurement)}")
     if missing := not_measured(measurement):
         raise SettingError(f"advice needs {', '.join(missing)}: measure without `only`, or with {NEEDED}")
+    if not measurement.sizes:
+        raise SettingError("the measurement has no workers: its sizes are empty")
 
 
 def not_measured(measurement: Measurement) -> list[str]:
@@ -252,19 +278,27 @@ def _gap(measurement: Measurement, f_star: Any) -> float:
     return gap
 
 
-def _checked_factors(factors: Any) -> dict[str, float]:
+def _usual_factors(rounds: int | None) -> dict[str, float]:
+    """Those for so many rounds, or for an ε."""
+    return TO_EPSILON if rounds is None else FACTORS
+
+
+def _checked_factors(factors: Any, rounds: int | None) -> dict[str, float]:
+    usual = _usual_factors(rounds)
+    if factors is None:
+        return usual
     if not isinstance(factors, Mapping):
         raise SettingError(f"factors = {factors!r}: must be factors by limit, such as {{'smoothness': 5}}")
     for kind, factor in factors.items():
         if kind not in FACTORS:
             raise SettingError(f"factors: there is no limit {kind!r}; {nearest(str(kind), FACTORS)}")
         finite_number(f"factors: {kind}", factor, positive=True)
-    return {**FACTORS, **factors}
+    return {**usual, **factors}
 
 
 def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
     """By what is predicted. How far methods go with fitted factors tells only those apart that differ clearly; the
-    others are in the order of theory by itself."""
+    others are in the order of theory by itself, or where that is the same, those first whose noise vanishes."""
     if rounds is None:
         return sorted(choices, key=lambda c: c.rounds if math.isnan(c.seconds) else c.seconds)
     groups: list[list[Choice]] = []
@@ -273,7 +307,13 @@ def ranked(choices: Iterable[Choice], rounds: int | None) -> list[Choice]:
             groups[-1].append(choice)
         else:
             groups.append([choice])
-    return [choice for group in groups for choice in sorted(group, key=lambda c: c.bare)]
+    return [choice for group in groups for choice in _in_order(group)]
+
+
+def _in_order(group: list[Choice]) -> list[Choice]:
+    if any(choice.epsilon != choice.bare for choice in group):
+        return sorted(group, key=lambda c: c.bare)
+    return sorted(group, key=lambda c: (c.stays_noisy, c.bare))
 
 
 def _choice(
@@ -296,9 +336,12 @@ def _choice(
     own = {**{key: value for key, value in fixed.items() if key in has}, **own}
     streams = math.inf in m.sizes
     if "b_tilde" in has and streams and own.get("b_tilde") is None:
-        # b̃ = σ²/(P ε): what a mean over all workers must be known to. (Of finite data all, as in the experiments.)
         target = epsilon or FRACTION * float(m.gradient_norm2) or gap / (rounds or 1)
-        own["b_tilde"] = max(1, math.ceil(float(m.sigma2) / (m.P * target)))
+        own["b_tilde"] = _stage_batch(m, target)
+    elif issubclass(cls, Staged) and epsilon is not None and "b_tilde" not in own:
+        # (For a number of rounds all data, as in the experiments.)
+        enough = _stage_batch(m, epsilon)
+        own["b_tilde"] = enough if enough < mean_size(m.sizes) else None
     try:
         if settled := chosen <= set(own):
             made = method(name, eta=1.0, **own)
@@ -314,6 +357,11 @@ def _choice(
     return step_size(m, made, rounds, factors, gap=gap, epsilon=epsilon)
 
 
+def _stage_batch(m: Measurement, epsilon: float) -> int:
+    """b̃ = σ²/(P ε): what a mean over all workers must be known to."""
+    return max(1, math.ceil(float(m.sigma2) / (m.P * epsilon)))
+
+
 def _affordable(made: Method, budget: int, sizes: tuple[float, ...], mode: str) -> bool:
     """Whether settings that were fixed for all methods are within the budget, as `for_budget` counts it."""
     if mode == "strict":
@@ -326,7 +374,7 @@ def step_size(
     measurement: Measurement,
     method: Method,
     rounds: int | None,
-    factors: dict[str, float] = FACTORS,
+    factors: dict[str, float] | None = None,
     gap: float | None = None,
     epsilon: float | None = None,
 ) -> Choice:
@@ -334,20 +382,46 @@ def step_size(
     the loss by default."""
     gap = _gap(measurement, 0.0) if gap is None else gap
     check_advised(method.name)
+    factors = _usual_factors(rounds) if factors is None else factors
     if rounds is not None:
         needed = float(rounds)
         reached, bare = (_reached(measurement, method, gap, rounds, f) for f in (factors, BARE))
     else:
         assert epsilon is not None
-        reached, bare = epsilon, rounds_to(place_of(measurement, method, epsilon), method.name, gap, BARE)
-        needed = bare
+        needed = rounds_to(place_of(measurement, method, epsilon), method.name, gap, BARE)
+        if isinstance(method, Staged):
+            # + T: stages are whole, unless the first of them lasts longer than is needed
+            needed += min(needed, method.stage_rounds(measurement.sizes))
+        if measurement.gradient_norm2 <= epsilon:
+            needed = 0.0
+        reached, bare = epsilon, needed
     at = place_of(measurement, method, reached)
     found, by_theory = (limits(at, method.name, f) for f in (factors, BARE))
     eta = min(found.values())
     if math.isinf(eta):
         raise SettingError(f"nothing limits the steps of {method.name} here (L = {at.L:g}): give its eta")
     made = dataclasses.replace(method, eta=eta)
-    return Choice(made, needed, reached, found, method.stage_rounds(measurement.sizes), bare, by_theory)
+    T, gradients = (
+        method.stage_rounds(measurement.sizes),
+        gradients_a_round(method, measurement.sizes, max(1.0, needed)),
+    )
+    return Choice(made, needed, reached, found, T, bare, by_theory, gradients)
+
+
+def _begun(rounds: float) -> float:
+    """One at least, unless none is needed."""
+    return max(1.0, rounds) if rounds else 0.0
+
+
+def gradients_a_round(method: Method, sizes: tuple[float, ...], rounds: float) -> float:
+    """Single-sample gradients of a worker in a round, averaged over so many: a run begins with a stage, and its last
+    one need not end."""
+    over_a_stage = method.gradients_per_round(sizes)
+    if not isinstance(method, Staged) or math.isinf(rounds):
+        return over_a_stage
+    T = method.stage_rounds(sizes)
+    more = math.ceil(rounds / T) - rounds / T  # stage gradients than of whole stages
+    return over_a_stage + more * (large_batch(method.b_tilde, sizes) - 2 * method.batch) / rounds
 
 
 def _reached(m: Measurement, method: Method, gap: float, rounds: int, factors: dict[str, float]) -> float:

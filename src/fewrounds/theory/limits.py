@@ -64,11 +64,16 @@ SHARED = {
 BARE = dict.fromkeys(FACTORS, 1.0)
 """Theory by itself."""
 
-STEADY = 0.9
-"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge."""
+ENDS = ("noise", "local noise", "drift")
+"""Limits that bound how far a method gets in the end. What was fitted to train losses after a few hundred rounds says
+nothing of that."""
 
-STRICT = ("smoothness", "heterogeneity")
-"""Limits that keep such a problem from diverging: their factors are at most 1 there."""
+TO_EPSILON = {**FACTORS, **dict.fromkeys(ENDS, 1.0)}
+"""Where the goal is an ε, which a method with such a step would not reach."""
+
+STEADY = 0.9
+"""Curvature of which this part is left after a first step stays as it is: then steps of more than 2/L diverge, and
+factors that were fitted to networks are no guide. They are at most 1 there."""
 
 FOREVER = 10_000
 """Rounds that an error lasts which no momentum takes away."""
@@ -236,12 +241,13 @@ def limits(at: Place, name: str, factors: dict[str, float] = FACTORS) -> dict[st
     """The greatest step size that each limit allows."""
     found = {limit.__name__.replace("_", " "): limit(at) for limit in LIMITS[name] + SOLVERS.get(at.solver, ())}
     if at.steady:
-        factors = {**factors, **{kind: min(1.0, factors[kind]) for kind in STRICT}}
+        factors = {kind: min(1.0, factor) for kind, factor in factors.items()}
     return {kind: factors[SHARED.get(kind, kind)] * value for kind, value in found.items()}
 
 
 def rounds_to(at: Place, name: str, gap: float, factors: dict[str, float] = FACTORS) -> float:
     """The predicted rounds to ‖∇f‖² ≤ ε with the greatest step size; the noise of a stage's gradient is a floor."""
-    if at.epsilon < at.sigma2 / (at.P * at.b_tilde * factors["noise"]):
+    floor = at.sigma2 / (at.P * at.b_tilde * factors["noise"])
+    if at.epsilon < floor * (1 - 1e-9):  # b̃ may have been chosen so that they are equal
         return math.inf
     return gap / (min(limits(at, name, factors).values()) * at.K * at.epsilon)

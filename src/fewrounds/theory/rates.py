@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
-from fewrounds.errors import SettingError, finite_number, nearest
+from fewrounds.errors import SettingError, finite_number, kind_of, nearest
+from fewrounds.theory.estimate import Measurement
 
 if TYPE_CHECKING:
     import pandas
@@ -27,13 +28,14 @@ class Constants:
     """What the rates depend on."""
 
     L: float
-    """Smoothness of the loss."""
+    """Smoothness of the loss of every sample, as theory assumes it (`L_sample` of a measurement, not `L`); from it
+    follows ζ ≤ 2L."""
     zeta: float
     """Second-order heterogeneity."""
     zeta1: float
     """First-order heterogeneity."""
     sigma2: float
-    """Variance of a sample's gradient."""
+    """Variance of a sample's gradient, of the worker with the greatest (`sigma2` of a measurement, not its mean)."""
     n: float
     """Samples of all workers together; infinite for streams."""
     P: float
@@ -54,6 +56,8 @@ class Constants:
             finite_number(name, getattr(self, name))
         if self.n != math.inf and finite_number("n", self.n) < 1:
             raise SettingError(f"n = {self.n}: must be a number of samples, or infinite")
+        if self.zeta > 2 * self.L * (1 + 1e-9):
+            raise SettingError(f"zeta = {self.zeta:g} is more than 2 L = {2 * self.L:g}: L is that of single samples")
 
     @property
     def bound(self) -> float:
@@ -70,7 +74,7 @@ class Row:
     method: str
     """The method's name in the registry."""
     source: str
-    """Whose analysis."""
+    """Whose analysis, where it is not the one of the method's publication."""
     assumes: str
     """What it needs beyond smoothness and bounded variance."""
     terms: Callable[[Constants], Terms]
@@ -139,12 +143,17 @@ TABLE = (
     ),
     Row(
         "inexact-dane",
-        "",
+        "this library",
         "convexity, μ = 2ζ, full gradients, solved subproblems, the best worker's model",
         lambda c: {"heterogeneity": _bend(c)},
     ),
     Row("pr-spider", "", "a budget that is large enough", lambda c: {"steps": _steps(c)}),
-    Row("fedglomo", "", "", lambda c: {"drift": _steps(c) * c.bound / math.sqrt(c.epsilon)}),
+    Row(
+        "fedglomo",
+        "",
+        "bounded gradient heterogeneity",
+        lambda c: {"drift": _steps(c) * c.bound / math.sqrt(c.epsilon)},
+    ),
     Row(
         "mime",
         "",
@@ -262,24 +271,25 @@ class Rates:
     def crossings(self, variable: str, between: tuple[float, float], ahead: str = "bvr-l-sgd") -> dict[str, float]:
         """By line: where, as `variable` goes from one value to the other, the method `ahead` stops being ahead of it.
 
-        Lines that it is ahead of all the way, or nowhere, are left out, as are those of its own method.
+        Up from the smaller value that is the upper end of its lead, down from the greater, as between=(1e5, 1), the
+        lower end. Lines that it is ahead of all the way, or nowhere, are left out, as are those of its own method.
         """
         try:
-            low, high = (finite_number("between", value, positive=True) for value in between)
+            first, last = (finite_number("between", value, positive=True) for value in between)
         except (TypeError, ValueError, SettingError):
-            low = high = 0.0
+            first = last = 0.0
         if variable not in ("L", "zeta", "zeta1", "sigma2", "n", "P", "budget", "epsilon"):
             known = ("zeta", "budget", "epsilon", "sigma2", "P", "n", "L", "zeta1")
             raise SettingError(f"there is no {variable!r} to change; {nearest(variable, known)}")
-        if not 0 < low < high < math.inf:
-            raise SettingError(f"between = {between}: must be two positive numbers, the smaller first")
+        if first == last:
+            raise SettingError(f"between = {between}: must be two different positive numbers")
 
         def behind(logarithm: float, label: str) -> float:
             rates = Rates(replace(self.constants, **{variable: math.exp(logarithm)}))
             return rates.of(ahead).rounds - rates.of(label).rounds
 
         out = {}
-        grid = np.linspace(math.log(low), math.log(high), 400)
+        grid = np.linspace(math.log(first), math.log(last), 400)
         for row in TABLE:
             if row.method == self.of(ahead).method:
                 continue
@@ -292,17 +302,37 @@ class Rates:
 
 
 def rates(
+    measurement: Measurement | None = None,
     *,
-    L: float,
-    zeta: float,
-    zeta1: float,
-    sigma2: float,
-    n: float,
-    P: float,
     budget: float,
     epsilon: float,
-    gap: float = 1.0,
+    L: float | None = None,
+    zeta: float | None = None,
+    zeta1: float | None = None,
+    sigma2: float | None = None,
+    n: float | None = None,
+    P: float | None = None,
+    gap: float | None = None,
     G: float | None = None,
 ) -> Rates:
-    """The rounds that the paper's table predicts for every method; see `Constants` for the letters."""
-    return Rates(Constants(L, zeta, zeta1, sigma2, n, P, budget, epsilon, gap, G))
+    """The rounds that the paper's table predicts for every method; see `Constants` for the letters.
+
+    What is not given is that of the measurement, f(x_0) - f* its loss; without a measurement, all but gap and G must
+    be given.
+    """
+    given = {"L": L, "zeta": zeta, "zeta1": zeta1, "sigma2": sigma2, "n": n, "P": P, "gap": gap}
+    known = {"gap": 1.0} if measurement is None else _measured(measurement)
+    known |= {name: value for name, value in given.items() if value is not None}
+    if missing := [name for name in given if name not in known or known[name] != known[name]]:
+        how = "or a measurement" if measurement is None else "or measure without `only`"
+        raise SettingError(f"rates need {', '.join(missing)}: give them, {how}")
+    return Rates(Constants(**known, budget=budget, epsilon=epsilon, G=G))
+
+
+def _measured(m: Measurement) -> dict[str, float]:
+    """The constants as theory has them: of single samples, whose greatest curvature a quantile may fall short of."""
+    if not isinstance(m, Measurement):
+        raise SettingError(f"rates are of what fr.measure returns, or of constants by name, not of {kind_of(m)}")
+    L = max(float(m.L_sample), float(m.L), *map(float, m.L_workers), float(m.zeta) / 2)
+    found = {"L": L if m.L_sample == m.L_sample else math.nan, "n": float(sum(m.sizes)), "P": m.P, "gap": float(m.loss)}
+    return found | {name: float(getattr(m, name)) for name in ("zeta", "zeta1", "sigma2")}
