@@ -58,6 +58,12 @@ def tidy(folder: Path) -> pd.DataFrame:
     return frame.sort_values(["run", "round"], ignore_index=True)
 
 
+def _hear() -> None:
+    """A shell's background is deaf to Ctrl-C, and what nohup started to a closed terminal."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
     return subprocess.Popen(
@@ -66,5 +72,5 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background is deaf to it
+        preexec_fn=_hear,
     )

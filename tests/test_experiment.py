@@ -113,12 +113,13 @@ def test_kill_minus_nine_in_the_middle_of_a_grid(finished: Path, tmp_path: Path)
     pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
 
 
-def test_ctrl_c_ends_in_one_line_and_goes_on(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_its_like_end_in_one_line_and_it_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
     folder, file = tmp_path / "out", write(tmp_path)
     process = start("run", file, "-o", folder)
     for _ in range(3):
         assert process.stderr.readline()
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     lines = [line for line in errors.splitlines() if not line.startswith("[")]

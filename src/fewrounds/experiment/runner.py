@@ -24,6 +24,7 @@ from fewrounds.experiment.progress import GridProgress
 from fewrounds.experiment.store import DONE, Store, known_eta, now, setting_columns
 from fewrounds.experiment.survey import advised_choice
 from fewrounds.experiment.work import check, data_digest, prepare
+from fewrounds.interrupt import like_ctrl_c
 
 if TYPE_CHECKING:
     from fewrounds.engine.team import Team
@@ -238,7 +239,8 @@ class Runner:
         context = multiprocessing.get_context("spawn")
         messages = context.Queue()
         under_way: dict[Future[tuple[str, str]], str] = {}
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_process, initargs=(messages,)) as pool:
+        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_process, initargs=(messages,))
+        with like_ctrl_c(signal.SIGTERM, signal.SIGHUP), pool:  # of a cluster's scheduler, and of a closed terminal
             try:
                 while queue or under_way:
                     while queue and len(under_way) < jobs:
