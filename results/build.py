@@ -1,16 +1,21 @@
 """From runs to the pages of this folder.
 
-python results/build.py pack field    runs/field as a Parquet file here
-python results/build.py field         tables, figures and page, from that file alone
+python results/build.py pack evidence    runs/evidence-* and runs/ablation-* as Parquet files here
+python results/build.py evidence         tables, figures and page, from those files alone
+python results/build.py pack field       the same of runs/field*
+python results/build.py field
 """
 
 from __future__ import annotations
 
 import sys
 
+import evidence
 import field
 
 ACTIONS = {
+    ("pack", "evidence"): evidence.pack_runs,
+    ("evidence",): evidence.build,
     ("pack", "field"): field.pack_runs,
     ("field",): field.build,
 }

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
-from tables import Content, Table, costs, counted, end, ends, hours, keep_figures, settings_of_methods, spread
+from tables import Content, Table, costs, counted, end, ends, every_step, hours, keep_figures, settings_of_methods
 
 from fewrounds.experiment.archive import pack, read, unpack
 from fewrounds.experiment.summary import write_page
@@ -16,7 +16,7 @@ from fewrounds.report.marked import filled
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "field"
-PACKED = {name: FOLDER / f"{name}.parquet" for name in ("field", "field-digits", "field-smaller")}
+PACKED = {name: FOLDER / f"{name}.parquet" for name in ("field", "field-twice", "field-smaller", "field-digits")}
 FIGURES = [
     "train-loss-against-rounds",
     "test-accuracy-against-rounds",
@@ -44,6 +44,7 @@ def tables() -> dict[str, Table]:
     return {
         "facts": facts(parts),
         **shown("cifar10", cifar10, content["grid"]["chosen"], settings_of_methods(content)),
+        "twice": ends(parts["field-twice"][0], "train_loss", "q", parts["field-twice"][1]["grid"]["chosen"]),
         "smaller": by_setting(parts["field-smaller"][0], {"sarah": "eta", "fedglomo": "eta"}),
         **shown("digits", kept, chosen, settings_of_methods(varied)),
         "settings": by_setting(digits, VARIED),
@@ -54,7 +55,7 @@ def shown(name: str, frame: pd.DataFrame, chosen: list[dict], settings: dict[str
     return {
         f"loss {name}": ends(frame, "train_loss", "q", chosen),
         f"accuracy {name}": ends(frame, "test_accuracy", "q"),
-        f"half {name}": as_many_aggregations(frame),
+        f"steps {name}": every_step(frame),
         f"cost {name}": costs(frame, settings),
     }
 
@@ -62,20 +63,6 @@ def shown(name: str, frame: pd.DataFrame, chosen: list[dict], settings: dict[str
 def usual(name: str, settings: dict | pd.Series) -> bool:
     """Whether these settings of a method are those that field.toml has."""
     return name not in VARIED or settings[VARIED[name]] == USUAL[name]
-
-
-def as_many_aggregations(frame: pd.DataFrame) -> Table:
-    """Methods that aggregate twice a round, at the last evaluated round by which they have done so as often as others
-    in all."""
-    reported = frame[frame["role"] == "report"]
-    half = reported[reported["round"] <= reported["rounds"] / 2]
-    last = half.loc[half.groupby("run")["round"].idxmax()]
-    rows: Table = [("train loss", *(f"q = {q:g}" for q in sorted(last["q"].unique())))]
-    for name in ("inexact-dane", "mime"):
-        own = where(last, {"method": name})
-        by_q = [spread(runs["train_loss"], "train_loss") for _, runs in own.groupby("q")]
-        rows.append((f"{label_of(name)} after {own['round'].max():.0f} rounds", *by_q))
-    return rows
 
 
 def by_setting(frame: pd.DataFrame, varied: dict[str, str]) -> Table:

@@ -65,6 +65,26 @@ def spread(values: pd.Series[Any], criterion: str) -> str:
     return f"{scale * values.mean():{form}}{sd} ({len(values)})"
 
 
+def every_step(frame: pd.DataFrame) -> Table:
+    """Train loss at the last round for every step size that was tried, on the seed that the choice was made on."""
+    last = finals(frame[frame["role"] == "tuning"])
+    start = frame[frame["round"] == 0]["train_loss"].max()
+    etas = sorted(last["eta"].unique())
+    rows: Table = [("train loss", "q", *(f"η = {eta:g}" for eta in etas))]
+    for name in methods_of(last):
+        for q, runs in where(last, {"method": name}).groupby("q"):
+            ended = runs.set_index("eta")
+            rows.append((label_of(name), f"{q:g}", *(one_step(ended, eta, start) for eta in etas)))
+    return rows
+
+
+def one_step(ended: pd.DataFrame, eta: float, start: float) -> str:
+    if eta not in ended.index:
+        return ""
+    loss = ended.loc[eta, "train_loss"]
+    return f"{loss:.4f}" if ended.loc[eta, "state"] == "finished" and loss <= start else "×"
+
+
 def costs(frame: pd.DataFrame, settings: dict[str, dict[str, Any]]) -> Table:
     """What a round cost, counted: the mean over the rounds of a run."""
     last = finals(frame[frame["role"] == "report"])

@@ -39,7 +39,7 @@ AGAINST = {
     "round": ("rounds", "communication rounds"),
     "gradients_per_worker": ("gradients", "gradients per worker"),
     "bytes": ("bytes", "bytes moved, up and down"),
-    "time": ("time", f"modelled seconds, {SECONDS['round']:g} an aggregation and {SECONDS['gradient']:g} a gradient"),
+    "time": ("time", "modelled seconds"),
 }
 NAMES = {"q": "q", "budget": "budget", "budget_mode": "budget mode", "eta": "η"}
 LOOK: dict[Any, Any] = {
@@ -180,7 +180,10 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
     note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
     note += "; a curve ends where a run diverged" if any(line.diverged for line in lines) else ""
     note += "; the axis ends a little above the start" if frame_of_losses is not None else ""
-    figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
+    note = f"{title}: {note}" if title else note
+    if column == "time":
+        note += f"\n{SECONDS['round']:g} s an aggregation, {SECONDS['gradient']:g} s a gradient of one sample"
+    figure.suptitle(note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in {line.method for line in lines}})
     return figure
 
