@@ -30,8 +30,9 @@ from fewrounds.experiment import archive
 from fewrounds.experiment.store import Store
 from fewrounds.experiment.survey import saved
 from fewrounds.methods.budget import for_sizes
-from fewrounds.theory.advise import ranked, step_size
+from fewrounds.theory.advise import ranked
 from fewrounds.theory.limits import BARE, FACTORS
+from fewrounds.theory.steps import step_size
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "runs"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fewrounds as fr
-from fewrounds.theory.advise import step_size
 from fewrounds.theory.limits import BARE, FACTORS
+from fewrounds.theory.steps import step_size
 from least_squares import Squares, squares
 from measured import measurement
 

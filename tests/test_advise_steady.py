@@ -11,8 +11,9 @@ import torch
 import fewrounds as fr
 from fewrounds.data.digits import load_digits
 from fewrounds.data.partition import class_skew
-from fewrounds.theory.advise import NEEDED, step_size
+from fewrounds.theory.advise import NEEDED
 from fewrounds.theory.limits import LIMITS, USUAL
+from fewrounds.theory.steps import step_size
 from least_squares import squares
 from measured import measurement
 

@@ -61,8 +61,9 @@ def at_start(experiment: Experiment, store: Store, spec: RunSpec, wanted: Collec
 
 def along(experiment: Experiment, store: Store, spec: RunSpec) -> Iterator[tuple[int, Measurement]]:
     """The rounds of [measure] and the measurements there, along a training from the same start."""
-    from fewrounds.theory.advise import NEEDED, step_size
+    from fewrounds.theory.advise import NEEDED
     from fewrounds.theory.estimate import FIGURES
+    from fewrounds.theory.steps import step_size
 
     last = spec.train["rounds"]
     wanted = experiment.measure.rounds or sorted({0, max(1, last // 100), max(1, last // 10), last})
@@ -104,7 +105,7 @@ def saved(store: Store) -> list[dict[str, Any]]:
 
 def advised_choice(experiment: Experiment, store: Store, cell: RunSpec) -> dict[str, Any]:
     """The step size for a cell, and what limits it."""
-    from fewrounds.theory.advise import step_size
+    from fewrounds.theory.steps import step_size
 
     method = method_of(grid.with_values(cell, 1.0, experiment.train.seed[0], ""))
     choice = step_size(at_start(experiment, store, cell), method, cell.train["rounds"])

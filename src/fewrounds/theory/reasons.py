@@ -9,7 +9,8 @@ from fewrounds.theory.estimate import Measurement
 from fewrounds.theory.limits import is_steady
 
 if TYPE_CHECKING:
-    from fewrounds.theory.advise import Advice, Choice
+    from fewrounds.theory.advise import Advice
+    from fewrounds.theory.steps import Choice
 
 APART = 1.3
 """Predictions that differ by less than this factor, about the error of the fit, are not told apart."""
