@@ -234,7 +234,7 @@ def test_a_figure_costs_its_products(monkeypatch) -> None:
         found.append(largest(*arguments))
         return found[-1]
 
-    monkeypatch.setattr("fewrounds.theory.point.largest", watched)
+    monkeypatch.setattr("fewrounds.theory.exchange.largest", watched)
     problem, workers, _ = planted(torch.float64)
     m = fr.measure(problem, workers, np.ones(200), only=["L"])
     assert found[0].products > 20
