@@ -130,12 +130,12 @@ def ablation(frame: pd.DataFrame, setting: str) -> Table:
 
 
 CASES = [
-    (1, "budget 1024, 500 rounds", "bc"),
+    (1, "budget 1024, 500 rounds, steps of budget 256", "bc"),
     (1, "budget 256, 1,000 rounds", "a"),
-    (2, "budget 1024, 500 rounds", "bc"),
+    (2, "budget 1024, 500 rounds, steps of budget 256", "bc"),
     (2, "budget 256, 1,000 rounds", "a"),
     (2, "strict budget 256, 1,000 rounds", "ae"),
-    (3, "q = 0.1, 500 rounds", "b"),
+    (3, "q = 0.1, 500 rounds, steps of budget 256", "b"),
     (4, "budget 256, 1,000 rounds", "a"),
     (4, "budget 256, 3,000 rounds", "d"),
     (4, "strict budget 256, 1,000 rounds", "ae"),
