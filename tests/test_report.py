@@ -268,6 +268,27 @@ def test_a_figure_for_each_other_setting_and_for_a_diverged_run(tmp_path: Path) 
     assert {"against-q-dataset-a_b_c.pdf", "train-loss-against-rounds-dataset-made.png"} <= names
 
 
+def test_a_grid_with_gaps_has_no_empty_panel_and_names_what_diverged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two q at budget 64, one at 32; at the other end of q every run of a method diverges."""
+    drawn: dict[str, Figure] = {}
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.update({Path(path).stem: figure}))
+    cells = [(0.1, 32), (0.1, 64), (0.85, 64)]
+    frame = made_frame({(name, *cell): 0.5 for name in ("sarah", "bvr-l-sgd") for cell in cells}, seeds=2)
+    for seed in (1, 2):
+        frame = diverge(frame, f"bvr-l-sgd-0.85-64-{seed}", after=4)
+    write_figures(tmp_path, frame)
+    panels = [axes for axes in drawn["train-loss-against-rounds"].axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [f"q = {q:g}, budget = {budget}" for q, budget in cells]
+    assert [bool(axes.get_xlabel()) for axes in panels] == [False, True, True]
+    assert [bool(axes.get_ylabel()) for axes in panels] == [True, True, False]
+    against = drawn["against-q"]
+    assert "2 of BVR-L-SGD at 0.85" in against.get_suptitle()
+    assert "SARAH" not in against.get_suptitle()
+    assert [tick.get_text() for tick in against.axes[0].get_xticklabels()] == ["0.1", "0.85"]
+
+
 # --- the page without a browser
 
 

@@ -98,8 +98,8 @@ def _figures(frame: pd.DataFrame, value: Value) -> Iterator[tuple[str, Figure]]:
             at = [v for v in values_of(rows, fixed) if v is not None]
             held = {fixed: at[pick]} if at else {}
             shown = rows[rows[fixed] == at[pick]] if at else rows
-            shown = shown[shown[axis].notna() & shown["mean"].notna()]
-            if shown[axis].nunique() > 1:
+            shown = shown[shown[axis].notna()]
+            if shown.loc[shown["mean"].notna(), axis].nunique() > 1:
                 text = ", ".join([*(_named(c, v) for c, v in held.items()), *([title] if title else [])])
                 yield f"against-{axis}{tail}", _comparison(shown, axis, panels, styles, text, value)
         here = [line for line in lines if all(line.setting[c] == v for c, v in setting.items())]
@@ -116,11 +116,11 @@ def _comparison(
     """Each criterion against q or budget: points are means over seeds, bars ± one standard deviation."""
     figure = Figure(figsize=(WIDTH, 2.5 * ((len(panels) + 1) // 2) + 0.5), layout="constrained")
     grid = figure.subplots((len(panels) + 1) // 2, 2, squeeze=False)
-    ticks = sorted(rows[axis].unique())
+    ticks = sorted(rows[axis].unique())  # also where every run diverged
     for axes, criterion in zip(grid.flat, panels, strict=False):
         for i, name in enumerate(styles):
             own = rows[(rows["criterion"] == criterion) & (rows["method"] == name)].sort_values(axis)
-            if own.empty:
+            if own["mean"].isna().all():
                 continue
             # Side by side by a little, so that bars of near values do not hide each other.
             nudge = (i - (len(styles) - 1) / 2) * 0.012
@@ -137,9 +137,13 @@ def _comparison(
         axes.set_axis_off()
     for axes in list(grid.flat)[max(0, len(panels) - 2) : len(panels)]:
         axes.set_xlabel("heterogeneity q" if axis == "q" else "budget: gradients per worker and round")
-    lost = int(rows.drop_duplicates(["method", axis])["diverged"].sum())
-    note = f"{VALUES[value]}; mean ± standard deviation, n = {_n(rows['n'])}"
-    note += f", without {lost} that diverged" if lost else ""
+    note = f"{VALUES[value]}; mean ± standard deviation, n = {_n(rows.loc[rows['mean'].notna(), 'n'])}"
+    lost = rows[rows["diverged"] > 0].drop_duplicates(["method", axis])
+    if len(lost):
+        named = [
+            f"{row.diverged} of {label_of(str(row.method))} at {getattr(row, axis):g}" for row in lost.itertuples()
+        ]
+        note += f"\nwithout runs that diverged: {', '.join(named)}"
     figure.suptitle(f"{title}: {note}" if title else note, fontsize=8)
     _legend(figure, {name: styles[name] for name in styles if name in set(rows["method"])})
     return figure
@@ -173,10 +177,16 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
     if frame_of_losses is not None:
         grid[0, 0].set_ylim(*frame_of_losses)  # all panels share the axis
         _scale(list(grid.flat), criterion)  # with ticks for what is left
-    for axes in grid[-1]:
-        axes.set_xlabel(xlabel)
-    for axes in grid[:, 0]:
-        axes.set_ylabel(CRITERIA[criterion].label)
+    for axes in grid.flat:
+        axes.set_visible(axes.has_data())  # not every q was run at every budget
+    for above in grid.T:
+        for axes in [axes for axes in above if axes.get_visible()][-1:]:
+            axes.set_xlabel(xlabel)
+            axes.tick_params(labelbottom=True)
+    for row in grid:
+        for axes in [axes for axes in row if axes.get_visible()][:1]:
+            axes.set_ylabel(CRITERIA[criterion].label)
+            axes.tick_params(labelleft=True)
     note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
     note += "; a curve ends where a run diverged" if any(line.diverged for line in lines) else ""
     note += "; the axis ends a little above the start" if frame_of_losses is not None else ""
@@ -238,7 +248,7 @@ def _scale(panels: list[Axes], criterion: str) -> None:
         short = high < 8 * low
         axes.yaxis.set_major_locator(MaxNLocator(6) if short else LogLocator(subs=(1, 2, 5), numticks=12))
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FormatStrFormatter("%.3g"))
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%.4g"))
 
 
 def _legend(figure: Figure, styles: dict[str, Style]) -> None:
