@@ -26,6 +26,7 @@ PARTS = {
     "c": "evidence-c",
     "d": "evidence-d",
     "e": "evidence-e",
+    "f": "evidence-f",
     "combine": "ablation-combine",
     "stage": "ablation-stage",
 }
@@ -92,6 +93,10 @@ def tables(frame: pd.DataFrame, contents: dict[str, Content]) -> dict[str, Table
         found["strict loss"] = ends(strict(frame), "train_loss", "q", [*one_point, *chosen["e"]])
         found["strict accuracy"] = ends(strict(frame), "test_accuracy", "q")
         found["strict cost"] = costs(strict(frame), both)
+    if "f" in parts:
+        found["tuned loss"] = ends(parts["f"], "train_loss", "q", chosen["f"])
+        found["tuned accuracy"] = ends(parts["f"], "test_accuracy", "q")
+        found["tuned steps"] = every_step(parts["f"])
     for name, setting in (("combine", "combine"), ("stage", "T")):
         if name in parts:
             found[name] = ablation(parts[name], setting)
@@ -131,8 +136,10 @@ def ablation(frame: pd.DataFrame, setting: str) -> Table:
 
 CASES = [
     (1, "budget 1024, 500 rounds, steps of budget 256", "bc"),
+    (1, "budget 1024, 500 rounds, tuned there", "f"),
     (1, "budget 256, 1,000 rounds", "a"),
     (2, "budget 1024, 500 rounds, steps of budget 256", "bc"),
+    (2, "budget 1024, 500 rounds, tuned there", "f"),
     (2, "budget 256, 1,000 rounds", "a"),
     (2, "strict budget 256, 1,000 rounds", "ae"),
     (3, "q = 0.1, 500 rounds, steps of budget 256", "b"),
