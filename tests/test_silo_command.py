@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 import fewrounds as fr
-from experiments import fewrounds
+from experiments import catches, communicate_or_kill, fewrounds, start
 from fewrounds.experiment.store import write_json
 from fewrounds.silo.provision import ALLOWED, EXAMPLE
 from fewrounds.silo.settings import load_silo
@@ -239,3 +241,18 @@ def test_a_server_that_is_not_there(kits: Path) -> None:
     waited = fewrounds("silo", "run", kits.parent / "silo.toml", "--set", "loss.patience_seconds=1", cwd=kits.parent)
     assert waited.returncode == 2
     assert waited.stderr.splitlines()[-1] == "fewrounds: the server was not there for 1 s"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_there_is_no_server(kits: Path, tmp_path: Path, number: int) -> None:
+    """FLARE's threads, once they try to connect, would keep the process alive for ever."""
+    process = start("silo", "run", kits.parent / "silo.toml", "-o", tmp_path / "out")
+    while not catches(process.pid, signal.SIGTERM):
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(4)  # connecting goes on for ten seconds
+    process.send_signal(number)
+    said, errors = communicate_or_kill(process, 60)
+    assert process.returncode == 130
+    assert "stopped; the same command goes on from the last whole round" in said + errors
+    assert "Traceback" not in errors

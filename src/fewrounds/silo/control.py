@@ -29,6 +29,7 @@ GRACE = 30.0
 """Where a run may go on without some sites, they are waited for so long before it does."""
 END = 15.0
 """A job that has done its work is given so long to end by itself."""
+STOPPED = "stopped; the same command goes on from the last whole round"
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """What a process gets whose service is stopped, or whose terminal is closed."""
 
@@ -125,7 +126,11 @@ class _Run:
 
     def _once(self, until: float) -> tuple[Reached, dict[str, Any] | None]:
         """One job: how far it came, and its outcome if it has left one."""
-        sites = self._wait_for_sites(until)
+        try:
+            sites = self._wait_for_sites(until)
+        except KeyboardInterrupt:
+            self.say(STOPPED)
+            raise
         try:
             try:
                 self._end_earlier_jobs()
@@ -140,7 +145,7 @@ class _Run:
                 self.federation.close()  # whatever it was in the middle of
                 for job in self.federation.unfinished(self.name):
                     self.federation.abort(job)
-            self.say("stopped; the same command goes on from the last whole round")
+            self.say(STOPPED)
             raise
         if reached.outcome is not None and "reason" in reached.outcome:
             return reached, reached.outcome

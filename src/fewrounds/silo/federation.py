@@ -50,13 +50,16 @@ class Federation:
     @contextmanager
     def session(self, seconds: float = 10.0) -> Iterator[Any]:
         """FLARE's session, kept open from one command to the next; after a fault the next command opens another."""
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
+        from nvflare.fuel.flare_api.flare_api import Session
 
         if self._open is None:
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    self._open = new_secure_session(ADMIN, str(self.kit), timeout=seconds)
+                    # Not by new_secure_session: interrupted, that leaves threads which keep the process alive for ever.
+                    self._open = Session(ADMIN, str(self.kit))
+                    self._open.try_connect(seconds)
             except Exception as error:
+                self.close()
                 raise FederationError(f"the server does not answer: {' '.join(str(error).split())[:200]}") from None
         try:
             yield self._open
