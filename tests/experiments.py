@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import psutil
+import pytest
 
 import fewrounds as fr
 
+INTERRUPTED = "fewrounds: interrupted; the same command goes on from here"
 SMALL = """
 name = "small"
 
@@ -58,13 +64,13 @@ def tidy(folder: Path) -> pd.DataFrame:
     return frame.sort_values(["run", "round"], ignore_index=True)
 
 
-def _hear() -> None:
+def _hear(hears: bool) -> None:
     """A shell's background is deaf to Ctrl-C, and what nohup started to a closed terminal."""
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL if hears else signal.SIG_IGN)
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments: str | Path, hears: bool = True) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fewrounds", *map(str, arguments)]
     return subprocess.Popen(
         command,
@@ -72,5 +78,27 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=_hear,
+        preexec_fn=partial(_hear, hears),
     )
+
+
+def wait_gone(pids: list[int], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        assert time.monotonic() < until, "a process was left behind"
+        time.sleep(0.1)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has set a handler for a signal."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
+
+
+def communicate_or_kill(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        pytest.fail(f"it did not end within {seconds:g} s")

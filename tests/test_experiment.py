@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 import fewrounds as fr
-from experiments import SMALL, fewrounds, start, tidy, write
+from experiments import INTERRUPTED, SMALL, fewrounds, start, tidy, wait_gone, write
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,13 +88,6 @@ def test_running_again_is_a_no_op_and_a_new_value_runs_only_what_is_new(finished
     )
 
 
-def wait_gone(pids: list[int], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
-        assert time.monotonic() < until, "a process was left behind"
-        time.sleep(0.1)
-
-
 def test_kill_minus_nine_in_the_middle_of_a_grid(finished: Path, tmp_path: Path) -> None:
     folder, file = tmp_path / "out", write(tmp_path)
     process = start("run", file, "-o", folder)
@@ -123,7 +115,7 @@ def test_ctrl_c_and_its_like_end_in_one_line_and_it_goes_on(finished: Path, tmp_
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     lines = [line for line in errors.splitlines() if not line.startswith("[")]
-    assert lines == ["fewrounds: interrupted; the same command goes on from here"]
+    assert lines == [INTERRUPTED]
     assert fewrounds("run", file, "-o", folder).returncode == 0
     pd.testing.assert_frame_equal(tidy(folder), tidy(finished))
 

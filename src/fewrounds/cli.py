@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fewrounds.errors import FewroundsError, SettingError
+from fewrounds.interrupt import INTERRUPTED, ends_at_once
 from fewrounds.silo.cli import app as silo_app
 
 if TYPE_CHECKING:
@@ -50,17 +51,18 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid and what it will take, and stop.")] = False,
 ) -> None:
     """Run an experiment. Stopped at any time, the same command goes on; what is there already is not run again."""
-    from fewrounds.experiment.config import load_experiment
-
     if not dry_run and _follow():
         return
-    experiment = load_experiment(file, sets)
-    folder = output or Path("runs") / experiment.name
-    if dry_run:
-        _show_estimate(experiment, folder, jobs)
-    else:
-        _run(experiment, folder, jobs, compile)
-        print(f"\nResults: {folder}\nFor a page of figures: fewrounds report {folder}")
+    with ends_at_once(not _is_rank()):
+        from fewrounds.experiment.config import load_experiment
+
+        experiment = load_experiment(file, sets)
+        folder = output or Path("runs") / experiment.name
+        if dry_run:
+            _show_estimate(experiment, folder, jobs)
+        else:
+            _run(experiment, folder, jobs, compile)
+            print(f"\nResults: {folder}\nFor a page of figures: fewrounds report {folder}")
 
 
 @app.command()
@@ -153,14 +155,15 @@ def reproduce(
     compile: Compile = None,
 ) -> None:
     """Run the paper's experiments on CIFAR-10 (days on a small machine; resumable) and write their page."""
-    from fewrounds.experiment.config import load_experiment
-
     if _follow():
         return
-    experiment = load_experiment(_preset(preset), sets)
-    folder = output or Path("runs") / experiment.name
-    _run(experiment, folder, jobs, compile)
-    _report(folder)
+    with ends_at_once(not _is_rank()):
+        from fewrounds.experiment.config import load_experiment
+
+        experiment = load_experiment(_preset(preset), sets)
+        folder = output or Path("runs") / experiment.name
+        _run(experiment, folder, jobs, compile)
+        _report(folder)
 
 
 @app.command()
@@ -215,7 +218,7 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None, compile: bool |
     try:
         runner = run_experiment(experiment, folder, jobs, "auto" if compile is None else compile, _team())
     except KeyboardInterrupt:
-        print("fewrounds: interrupted; the same command goes on from here", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         raise typer.Exit(130) from None
     for run, reason in runner.failures.items():
         print(f"failed: {runner.specs[run].label()}: {reason}", file=sys.stderr)
@@ -223,9 +226,13 @@ def _run(experiment: Experiment, folder: Path, jobs: int | None, compile: bool |
     show_results(folder)
 
 
+def _is_rank() -> bool:
+    """Whether torchrun has started this."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def _team() -> Team | None:
-    """The ranks, if torchrun has started this."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not _is_rank():
         return None
     import torch
 
@@ -236,7 +243,7 @@ def _team() -> Team | None:
 
 
 def _refuse_ranks(command: str) -> None:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if _is_rank():
         raise SettingError(f"fewrounds {command} runs in one process; under torchrun: fr.measure(engine='torchrun')")
 
 

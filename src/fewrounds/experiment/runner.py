@@ -5,131 +5,28 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
-import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewrounds.errors import CheckpointError, FewroundsError, ResultsError, SettingError, in_words, raised_everywhere
+from fewrounds.errors import FewroundsError, ResultsError, SettingError, in_words, raised_everywhere
 from fewrounds.experiment import grid, tuning
 from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
+from fewrounds.experiment.process import ended_as, failure, run_here, run_one, start_process
 from fewrounds.experiment.progress import GridProgress
-from fewrounds.experiment.store import DONE, Store, known_eta, now, setting_columns
+from fewrounds.experiment.store import DONE, Store, known_eta, setting_columns
 from fewrounds.experiment.survey import advised_choice
 from fewrounds.experiment.work import check, data_digest, prepare
-from fewrounds.interrupt import like_ctrl_c
+from fewrounds.interrupt import Interrupt, blocked, noted
 
 if TYPE_CHECKING:
     from fewrounds.engine.team import Team
-
-# ---------------------------------------------------------------------- in a worker process
-
-_messages: Any = None
-_running = False
-
-
-def _start_process(messages: Any) -> None:
-    global _messages
-    _messages = messages
-    import torch
-
-    torch.set_num_threads(1)
-    # The parent passes Ctrl-C on as SIGTERM, so that every run is saved whoever was sent the signal.
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    if _running:
-        raise KeyboardInterrupt
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed leaves no runs behind that would hold on to their folders."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _run(
-    run: str,
-    spec: RunSpec,
-    folder: str,
-    compile: bool | str,
-    runs: int,
-    engine: str = "in-process",
-    note: Callable[[str, int], None] | None = None,
-) -> tuple[str, str]:
-    """Do one run and save it. Returns its outcome and a reason; only a folder that cannot be written ends the rest."""
-    from fewrounds.experiment.work import execute
-
-    global _running
-    store = Store(folder)
-    last = 0.0
-
-    def tell(record: Any) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5:
-            last = time.monotonic()
-            if note is not None:
-                note(run, record.round)
-            else:
-                _messages.put((run, record.round))
-
-    began = now()
-    try:
-        _running = True
-        result = execute(
-            spec,
-            checkpoint=store.run_folder(run) / "checkpoint",
-            callbacks=(tell,),
-            compile=compile,
-            runs=runs,
-            engine=engine,
-        )
-    except KeyboardInterrupt:
-        return "interrupted", ""
-    except Exception as error:
-        if isinstance(error, OSError) or (isinstance(error, CheckpointError) and isinstance(error.__cause__, OSError)):
-            return "unwritable", str(error)
-        if engine == "torchrun" and not raised_everywhere(error):
-            raise
-        reason = in_words(error)
-        store.save_run(run, failure(run, spec, reason), None)
-        return "failed", reason
-    finally:
-        _running = False
-    settings = result.method.settings()
-    record = {
-        "run": run,
-        **spec.identity(),
-        "outcome": result.outcome,
-        "reason": "",
-        "K": settings.get("K"),
-        "b": settings.get("b"),
-        "method_settings": settings,
-        "workers": len(result.ledger.gradients),
-        "ledger": result.ledger.to_json(),
-        "began": began,
-        "ended": now(),
-    }
-    try:
-        store.save_run(run, record, result.history)
-    except ResultsError as error:
-        return "unwritable", str(error)
-    return result.outcome, f"train loss {result.rows[-1]['train_loss']:.4g}"
-
-
-# ---------------------------------------------------------------------- in the parent
 
 
 class Runner:
@@ -148,6 +45,7 @@ class Runner:
         self._tuning: list[tuple[RunSpec, dict[str, RunSpec]]] = []
         self._queue: deque[str] = deque()
         self._suspects: deque[str] = deque()
+        self._interrupt = Interrupt()
 
     def run(self) -> None:
         cells = grid.cells(self.experiment)
@@ -174,7 +72,8 @@ class Runner:
             self._add(grid.report_runs(self.experiment, cell, eta))
         self._choose()
         self._save_grid()
-        with GridProgress(self.specs, len(self._tuning) * len(self.experiment.train.seed)) as progress:
+        to_come = len(self._tuning) * len(self.experiment.train.seed)
+        with self._listening() as self._interrupt, GridProgress(self.specs, to_come) as progress:
             for run in self.specs:
                 if run not in self._queue:
                     progress.end(run, "", known=True)
@@ -184,6 +83,9 @@ class Runner:
                 else:
                     self._run_pool(self._queue, self.jobs, progress)
         self._save_grid()
+
+    def _listening(self) -> AbstractContextManager[Interrupt]:
+        return noted(again=_kill_children)
 
     def _add(self, specs: list[RunSpec]) -> dict[str, RunSpec]:
         added = {spec.fingerprint(data_digest(spec)): spec for spec in specs}
@@ -237,17 +139,23 @@ class Runner:
     def _run_pool(self, queue: deque[str], jobs: int, progress: GridProgress) -> None:
         """Work off the queue. Returns when it is empty, or a process has died: then those under way are suspects."""
         context = multiprocessing.get_context("spawn")
-        messages = context.Queue()
+        with blocked():
+            resource_tracker.ensure_running()  # it, too, should outlive a closed terminal
+        with blocked():  # anew: ensure_running takes off two of them
+            messages = context.Queue()
+            pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=start_process, initargs=(messages,))
         under_way: dict[Future[tuple[str, str]], str] = {}
-        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_process, initargs=(messages,))
-        with like_ctrl_c(signal.SIGTERM, signal.SIGHUP), pool:  # of a cluster's scheduler, and of a closed terminal
+        with pool:
             try:
                 while queue or under_way:
+                    if self._interrupt.pressed:
+                        raise KeyboardInterrupt
                     while queue and len(under_way) < jobs:
                         run = queue[0]  # taken off the queue only once it is under way
                         spec = self.specs[run]
                         alike = self._alike[_kind(spec)]
-                        future = pool.submit(_run, run, spec, str(self.store.folder), self.compile, alike)
+                        with blocked():
+                            future = pool.submit(run_here, run, spec, str(self.store.folder), self.compile, alike)
                         under_way[future] = run
                         queue.popleft()
                     ended, _ = wait(under_way, timeout=0.3, return_when=FIRST_COMPLETED)
@@ -257,12 +165,19 @@ class Runner:
                         outcome, reason = future.result()
                         self._note(under_way.pop(future), outcome, reason, progress)
             except BrokenProcessPool:
-                self._suspects.extend(run for run in under_way.values() if not self.store.is_done(run))
+                for run in under_way.values():
+                    record = self.store.record(run)
+                    if record is not None and self.store.is_done(run):  # it ended just before
+                        self._note(run, *ended_as(record["outcome"], self.store.history(run)), progress)
+                    else:
+                        self._suspects.append(run)
             except BaseException:
                 for process in multiprocessing.active_children():
                     process.terminate()  # SIGTERM: a run saves a checkpoint and ends
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+        if self._interrupt.pressed:
+            raise KeyboardInterrupt
 
     def _note(self, run: str, outcome: str, reason: str, progress: GridProgress) -> None:
         """A run has ended. With the last of a cell's tuning runs, its reported runs are known."""
@@ -280,15 +195,16 @@ class Runner:
             self._save_grid()
 
 
+def _kill_children() -> None:
+    """Asked a second time: runs end at once, and go on from the checkpoints that they have."""
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
 def _kind(spec: RunSpec) -> str:
     """What runs have in common that share compiled steps."""
     train = {key: spec.train[key] for key in ("method", "budget", "budget_mode", "dtype")}
     return json.dumps([spec.data, spec.partition["workers"], spec.model, train, spec.settings], sort_keys=True)
-
-
-def failure(run: str, spec: RunSpec, reason: str) -> dict[str, Any]:
-    """The record of a run that has failed."""
-    return {"run": run, **spec.identity(), "outcome": "failed", "reason": reason, "ended": now()}
 
 
 class TeamRunner(Runner):
@@ -298,6 +214,9 @@ class TeamRunner(Runner):
         super().__init__(experiment, store, jobs=1, compile=compile)
         self._team = team
 
+    def _listening(self) -> AbstractContextManager[Interrupt]:
+        return nullcontext(Interrupt())  # ranks hear of it from each other, after a round
+
     def _run_pool(self, queue: deque[str], jobs: int, progress: GridProgress) -> None:
         while queue:
             run = queue.popleft()
@@ -305,7 +224,7 @@ class TeamRunner(Runner):
             work = (run, spec, str(self.store.folder), self.compile, self._alike[_kind(spec)])
             self._team.share(work)
             with _names_the_rank(self._team):
-                outcome, reason = _run(*work, engine="torchrun", note=progress.at)
+                outcome, reason = run_one(*work, engine="torchrun", note=progress.at)
             self._note(run, outcome, reason, progress)
 
 

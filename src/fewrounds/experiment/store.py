@@ -64,7 +64,8 @@ class Store:
 
     def _has_something(self) -> bool:
         """Anything but what a start that was killed leaves behind."""
-        return any(path.name not in ("lock", "runs") or any(path.glob("*")) for path in self.folder.iterdir())
+        known = ("lock", "runs", "results.json.tmp")
+        return any(path.name not in known or any(path.glob("*")) for path in self.folder.iterdir())
 
     def check_version(self) -> dict[str, Any]:
         path = self.folder / "results.json"
