@@ -162,6 +162,12 @@ def test_modelled_time_counts_every_aggregation_of_a_round(open_frame: Callable[
         np.testing.assert_allclose(shown.traces()[method][0], waits * gradients.index + 0.001 * gradients, rtol=1e-6)
 
 
+def test_a_single_run_is_not_called_a_mean(open_frame: Callable[..., Opened]) -> None:
+    for seeds, said in ((1, "One run each."), (2, "Mean over the seeds (n = 2)")):
+        shown = open_frame(made_frame({("sarah", 0.1, 64): 0.5}, seeds=seeds))
+        assert shown.tab.locator("#chart-caption").inner_text().startswith(said)
+
+
 def test_filters_change_the_traces(opened: Opened, digits_results: pd.DataFrame) -> None:
     opened.tab.get_by_label("SCAFFOLD").uncheck()
     opened.tab.get_by_label("minibatch SGD").uncheck()
@@ -362,3 +368,26 @@ def test_a_loss_that_blows_up_does_not_press_the_others_together(open_frame: Cal
     assert 10**low == pytest.approx(0.5, rel=0.05)
     assert 10**high == pytest.approx(2.4)
     assert "curves beyond it leave the chart" in page.tab.locator("#chart-caption").inner_text()
+
+
+def test_a_run_whose_loss_more_than_doubled_is_told_and_not_drawn(open_frame: Callable[..., Opened]) -> None:
+    calm = {(name, q, 64): 0.5 + 0.5 * (name == "sarah") for name in ("sarah", "bvr-l-sgd") for q in (0.1, 0.85)}
+    page = open_frame(made_frame({**calm, ("local-sgd", 0.1, 64): 0.7, ("local-sgd", 0.85, 64): 1e9}))
+    drawn = page.traces("against-q")
+    assert drawn["local-sgd"][0] == [0.1]
+    assert drawn["sarah"][0] == [0.1, 0.85]
+    caption = page.tab.locator("#against-q-caption")
+    assert "Without the diverged runs of Local SGD" in caption.inner_text()
+    page.tab.get_by_label("Local SGD").uncheck()
+    assert "diverged" not in caption.inner_text()
+
+
+def test_the_claims_fit_a_desktop_with_two_settings_beside_them(open_frame: Callable[..., Opened]) -> None:
+    losses = {(name, q, 64): 0.5 for name in METHODS for q in (0.1, 0.85)}
+    frames = [
+        made_frame(losses, rounds=rounds, budget_mode=mode).assign(run=lambda f, n=f"-{rounds}-{mode}": f["run"] + n)
+        for rounds, mode in ((20, "paper"), (1000, "paper"), (1000, "strict"))
+    ]
+    page = open_frame(pd.concat(frames))
+    wide, room = page.tab.locator("#claims div.scroll").evaluate("box => [box.scrollWidth, box.clientWidth]")
+    assert wide <= room

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from fewrounds.errors import DataError, SettingError
 from fewrounds.report import write_report
 from fewrounds.report.claims import check_claims
-from fewrounds.report.figures import write_figures
 from fewrounds.report.frames import curves, finals, ledger, reported, settings_of, summary, thinned, where
 from fewrounds.report.page import embedded, page, page_data
+from fewrounds.report.tables import claims_table
 from results import META, METHODS, chosen_of, diverge, made_frame
 
 QS, BUDGETS = [0.1, 0.85], [32, 64]
@@ -80,6 +81,33 @@ def test_lost_runs_are_counted_and_not_averaged() -> None:
     assert row["mean"] == pytest.approx(0.51)
     single = where(summary(frame[frame["seed"] == 3]), {"criterion": "train_loss"}).iloc[0]
     assert math.isnan(single["sd"])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "state"),
+    [
+        pytest.param(2.0, 4.1, "diverged", id="more than doubled"),
+        pytest.param(2.0, 3.9, "finished", id="risen by less"),
+        pytest.param(-2.0, 1.0, "finished", id="a loss below 0 has no double"),
+        pytest.param(0.0, 1.0, "finished", id="nor has 0"),
+    ],
+)
+def test_a_loss_that_more_than_doubled_has_diverged(start: float, end: float, state: str) -> None:
+    """At its end, whatever it was between; the others' mean is without it, and so is their best."""
+    frame = made_frame({("sarah", 0.1, 64): 0.5}, seeds=3)
+    frame.loc[(frame["seed"] == 1) & (frame["round"] == 10), "train_loss"] = 1e9
+    risen = frame["seed"] == 2
+    frame.loc[risen & (frame["round"] == 0), "train_loss"] = start
+    frame.loc[risen & (frame["round"] == 20), "train_loss"] = end
+    for value in ("last", "best"):
+        assert finals(frame, value).set_index("seed")["state"].to_dict() == {1: "finished", 2: state, 3: "finished"}
+    row = where(summary(frame), {"criterion": "train_loss"}).iloc[0]
+    lost = state == "diverged"
+    assert (row["n"], row["diverged"], row["unfinished"]) == (3 - lost, int(lost), 0)
+    assert row["mean"] == pytest.approx(0.5 if lost else (1.0 + end) / 3)
+    under_way = frame[~risen | (frame["round"] < 20)].copy()
+    under_way.loc[risen & (under_way["round"] == 18), "train_loss"] = 1e9
+    assert finals(under_way).set_index("seed").loc[2, "state"] == "unfinished"
 
 
 def test_curves_share_rounds_and_end_where_a_run_diverged() -> None:
@@ -209,6 +237,10 @@ def test_divergence_counts_as_an_infinite_loss() -> None:
     assert "SCAFFOLD 0.5 → diverged" in evidence(lost, 1)
     ours = diverge(made_frame(losses()), "bvr-l-sgd-0.85-64-1", after=6)
     assert verdicts(ours) == {1: "holds", 2: "does not hold", 3: "holds", 4: "does not hold", 5: "holds"}
+    assert "the loss with q: BVR-L-SGD diverged, Local SGD +0.4, SCAFFOLD +0.4;" in evidence(ours, 2)
+    risen = steady.copy()
+    risen.loc[(risen["run"] == "scaffold-0.85-64-1") & (risen["round"] == 20), "train_loss"] = 1e15
+    assert "SCAFFOLD 0.5 → diverged" in evidence(risen, 1)
     early = diverge(made_frame(losses()), "sarah-0.1-64-1", after=6)
     assert evidence(early, 1) == "SARAH diverged at q = 0.1 and budget 64."
 
@@ -239,78 +271,19 @@ def test_settings_other_than_q_and_budget_get_verdicts_of_their_own() -> None:
     }
 
 
-# --- figures
-
-
-def test_every_figure_there_is_data_for(digits_results: pd.DataFrame, tmp_path: Path) -> None:
-    written = write_figures(tmp_path, digits_results)
-    names = {path.stem for path in written}
-    criteria = ["train-loss", "train-accuracy", "test-loss", "test-accuracy"]
-    curves = {f"{c}-against-{x}" for c in criteria for x in ("rounds", "gradients", "bytes", "time")}
-    assert names == {"against-q", "against-budget"} | curves
-    for path in written:
-        assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"%PDF")
-
-
-def test_figures_without_data_are_left_out(tmp_path: Path) -> None:
-    frame = made_frame({("sarah", np.nan, 64): 0.5}, seeds=1, test_loss=np.nan, test_accuracy=np.nan)
-    names = {path.name for path in write_figures(tmp_path, frame) if path.suffix == ".png"}
-    assert names == {
-        f"train-{c}-against-{x}.png" for c in ("loss", "accuracy") for x in ("rounds", "gradients", "bytes", "time")
-    }
-
-
-def test_a_figure_for_each_other_setting_and_for_a_diverged_run(tmp_path: Path) -> None:
-    one = made_frame({("sarah", q, 64): 0.5 for q in QS}, seeds=2, test_loss=np.nan, test_accuracy=np.nan)
-    frame = pd.concat([one, one.assign(dataset="a/b c", run=one["run"] + "x")])
-    frame = diverge(frame, "sarah-0.1-64-1", after=4)
-    names = {path.name for path in write_figures(tmp_path, frame, "best")}
-    assert {"against-q-dataset-a_b_c.pdf", "train-loss-against-rounds-dataset-made.png"} <= names
-
-
-def test_a_grid_with_gaps_has_no_empty_panel_and_names_what_diverged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Two q at budget 64, one at 32; at the other end of q every run of a method diverges."""
-    drawn: dict[str, Figure] = {}
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.update({Path(path).stem: figure}))
-    cells = [(0.1, 32), (0.1, 64), (0.85, 64)]
-    frame = made_frame({(name, *cell): 0.5 for name in ("sarah", "bvr-l-sgd") for cell in cells}, seeds=2)
-    for seed in (1, 2):
-        frame = diverge(frame, f"bvr-l-sgd-0.85-64-{seed}", after=4)
-    write_figures(tmp_path, frame)
-    panels = [axes for axes in drawn["train-loss-against-rounds"].axes if axes.get_visible()]
-    assert [axes.get_title() for axes in panels] == [f"q = {q:g}, budget = {budget}" for q, budget in cells]
-    assert [bool(axes.get_xlabel()) for axes in panels] == [False, True, True]
-    assert [bool(axes.get_ylabel()) for axes in panels] == [True, True, False]
-    against = drawn["against-q"]
-    assert "2 of BVR-L-SGD at 0.85" in against.get_suptitle()
-    assert "SARAH" not in against.get_suptitle()
-    assert [tick.get_text() for tick in against.axes[0].get_xticklabels()] == ["0.1", "0.85"]
+def test_the_page_tells_the_rule_of_a_claim_once() -> None:
+    """Two settings: the claims stand in order, each with both verdicts and one rule."""
+    both = pd.concat([one := made_frame(losses()), one.assign(budget_mode="strict", run=one["run"] + "-strict")])
+    claims = check_claims(both)
+    shown = unescape(claims_table(claims))
+    for number in (1, 2, 3, 4):
+        claim = next(claim for claim in claims if claim.number == number)
+        assert shown.count(claim.statement) == 2
+        assert shown.count(claim.criterion) == 1
+    assert re.findall(r'<th scope="row">(\d)', shown) == list("112233445")
 
 
 # --- the page without a browser
-
-
-def test_a_loss_that_blows_up_does_not_press_the_others_together(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Losses fall from 2 to 1 and 0.5; one rises to 1e9."""
-    drawn: dict[str, tuple[float, float]] = {}
-    save = Figure.savefig
-
-    def noting(figure: Figure, path: Path, **options: object) -> None:
-        drawn[Path(path).stem] = figure.axes[0].get_ylim()
-        save(figure, path, **options)
-
-    monkeypatch.setattr(Figure, "savefig", noting)
-    calm = {("local-sgd", 0.1, 64): 1.0, ("bvr-l-sgd", 0.1, 64): 0.5}
-    write_figures(tmp_path, made_frame(calm))
-    low, high = drawn["train-loss-against-rounds"]
-    assert low < 0.5 < 2 < high, "all is shown"
-    write_figures(tmp_path, made_frame({**calm, ("sarah", 0.1, 64): 1e9}))
-    assert drawn["train-loss-against-rounds"] == pytest.approx((0.475, 2.4))
-    assert drawn["train-accuracy-against-rounds"][0] < -1e8, "only losses have a start to stay below"
 
 
 def test_the_page_is_whole_and_names_its_figures(digits_results: pd.DataFrame, tmp_path: Path) -> None:

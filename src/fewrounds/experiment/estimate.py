@@ -39,25 +39,26 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
         reported = grid.report_runs(experiment, cell, eta)
         tuning, report = tuning + len(tuned), report + len(reported)
         example = reported[0]
-        sizes = [len(rows) for rows in parts_of(example)]
+        digest = data_digest(example)
+        sure = tuned if experiment.chooses_eta else reported
+        there = [spec for spec in sure if store.is_done(spec.fingerprint(digest))]
+        to_do = [spec for spec in (*tuned, *reported) if spec not in there]
+        known += len(there)
+        if not to_do:
+            continue
         kind = cell.train["method"], repr(cell.data), repr(cell.model)
         if kind not in rates:
             rates[kind] = _measure(example)
         per_gradient, per_evaluation = rates[kind]
+        sizes = [len(rows) for rows in parts_of(example)]
         rounds = cell.train["rounds"]
         one_run = method_of(example).gradients_per_round(sizes) * len(sizes) * rounds
-        usual = rounds // cadence_of(example)
-        digest = data_digest(example)
-        for specs in (tuned, reported):
-            may_be_there = specs is tuned or not experiment.chooses_eta
-            there = sum(may_be_there and store.is_done(spec.fingerprint(digest)) for spec in specs)
-            known += there
-            to_do = len(specs) - there
-            evaluations = usual + (specs[0].train["evaluate_last"] if specs else 0)
-            gradients += to_do * one_run
-            seconds += to_do * (one_run * per_gradient + evaluations * per_evaluation)
+        for spec in to_do:
+            evaluations = rounds // cadence_of(example) + spec.train["evaluate_last"]
+            gradients += one_run
+            seconds += one_run * per_gradient + evaluations * per_evaluation
             # a history row takes about 100 bytes in Parquet; a running run keeps two checkpoints of its vectors
-            disk += to_do * (evaluations * 100 + 12_000)
+            disk += evaluations * 100 + 12_000
     if cells:
         disk += 2 * 2 * 4 * problem_of(grid.with_values(cells[0], 0.1, 0, "")).dim * 4
     return Estimate(len(cells), tuning, report, known, gradients, seconds, disk)

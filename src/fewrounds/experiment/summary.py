@@ -36,7 +36,7 @@ def table(title: str, headings: list[str], left: int = 1) -> Table:
 
 def show_results(folder: Path) -> None:
     """The reported runs after their last round: a table for each combination of axes, a row for each method."""
-    from fewrounds.report.frames import settings_of, values_of
+    from fewrounds.report.frames import finals, settings_of, values_of
 
     frame = load_results(folder)
     reported = frame[frame["role"] == "report"]
@@ -44,7 +44,7 @@ def show_results(folder: Path) -> None:
         seeds = reported["seed"].nunique()
         spread = f" (mean ± standard deviation of {seeds} seeds)" if seeds > 1 else ""
         Console().print(f"After the last round{spread}", style="italic", highlight=False)
-        last = reported.loc[reported.groupby("run", sort=False)["round"].idxmax()]  # in the order of the grid
+        last = finals(reported)  # in the order of the grid
         axes = [c for c in settings_of(reported) if c != "eta" and len(values_of(reported, c)) > 1]
         for setting, runs in _by_setting(last, axes):
             Console().print(_result_table(", ".join(f"{key} = {value}" for key, value in setting.items()), runs))
@@ -79,7 +79,7 @@ def _result_table(title: str, runs: pandas.DataFrame) -> Table:
     order = list(dict.fromkeys(runs["method"]))
     groups = sorted(runs.groupby(["method", "eta"]), key=lambda group: (order.index(group[0][0]), group[0][1]))
     for (method, eta), own in groups:
-        good = own[own["outcome"] == "finished"]
+        good = own[own["state"] == "finished"]
         lost = len(own) - len(good)
         megabytes = (own["bytes_up"] + own["bytes_down"]).mean() / 1e6
         shown.add_row(
@@ -97,8 +97,9 @@ def _result_table(title: str, runs: pandas.DataFrame) -> Table:
 def _spread(values: pandas.Series[float], digits: int) -> str:
     if values.isna().all():
         return "-"
-    text = f"{values.mean():.{digits}f}" if abs(values.mean()) < 1e5 else f"{values.mean():.2g}"
-    return f"{text} ± {values.std():.{digits}f}" if len(values) > 1 else text
+    form = f".{digits}f" if abs(values.mean()) < 1e5 else ".2g"
+    text = f"{values.mean():{form}}"
+    return f"{text} ± {values.std():{form}}" if len(values) > 1 else text
 
 
 def write_page(folder: Path, *, figures: bool = True) -> Path:

@@ -3,7 +3,7 @@
 All of them look at the train loss at the end of the run (what is optimised), mean over seeds. A change of it is
 *clear* if it exceeds both twice the seeds' standard deviation (pooled over the two ends) and 5 % of the loss it
 started from: the first so that it is no accident of the seeds, the second so that it is worth speaking of.
-Runs that diverged count as an infinite loss.
+Runs that diverged (frames.py says which) count as an infinite loss.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ def claim_2(case: _Case) -> tuple[bool, str]:
         parts.append(f"{q:g}: {_loss(losses[OURS][0])} against {_loss(losses[rival][0])} ({label_of(rival)})")
     own, others = case.over_q(OURS), [case.over_q(name) for name in EXISTING_LOCAL]
     small = not own.clear(own.rise) or own.rise <= min(c.rise for c in others) / 2
-    risen = ", ".join(f"{label_of(c.method)}'s {c.rise:+.3g}" for c in others)
+    risen = [f"{label_of(c.method)} {'diverged' if math.isinf(c.rise) else f'{c.rise:+.3g}'}" for c in [own, *others]]
     words = f"{_budget(case)} lowest at {wins} of {len(case.qs)} q ({'; '.join(parts)})"
     n = min(n for _, _, n in ours)
-    return wins == len(case.qs) and small, f"{words}; its loss changes by {own.rise:+.3g} with q, {risen}; n = {n}"
+    return wins == len(case.qs) and small, f"{words}; the loss with q: {', '.join(risen)}; n = {n}"
 
 
 def claim_3(case: _Case) -> tuple[bool, str]:

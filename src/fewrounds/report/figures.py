@@ -137,7 +137,7 @@ def _comparison(
         axes.set_axis_off()
     for axes in list(grid.flat)[max(0, len(panels) - 2) : len(panels)]:
         axes.set_xlabel("heterogeneity q" if axis == "q" else "budget: gradients per worker and round")
-    note = f"{VALUES[value]}; mean ± standard deviation, n = {_n(rows.loc[rows['mean'].notna(), 'n'])}"
+    note = f"{VALUES[value]}; {_seeds(rows.loc[rows['mean'].notna(), 'n'])}"
     lost = rows[rows["diverged"] > 0].drop_duplicates(["method", axis])
     if len(lost):
         named = [
@@ -187,8 +187,8 @@ def _grid(lines: list[Curve], column: str, xlabel: str, criterion: str, styles: 
         for axes in [axes for axes in row if axes.get_visible()][:1]:
             axes.set_ylabel(CRITERIA[criterion].label)
             axes.tick_params(labelleft=True)
-    note = f"mean ± standard deviation, n = {_n(pd.Series([line.n for line in lines]))}"
-    note += "; a curve ends where a run diverged" if any(line.diverged for line in lines) else ""
+    note = _seeds(pd.Series([line.n for line in lines]))
+    note += "; where a run diverged, a curve ends or leaves the axis" if any(line.diverged for line in lines) else ""
     note += "; the axis ends a little above the start" if frame_of_losses is not None else ""
     note = f"{title}: {note}" if title else note
     if column == "time":
@@ -253,7 +253,8 @@ def _scale(panels: list[Axes], criterion: str) -> None:
 
 def _legend(figure: Figure, styles: dict[str, Style]) -> None:
     handles = [Line2D([], [], label=label_of(name), **_line(style)) for name, style in styles.items()]
-    room = max(1, int(figure.get_figwidth() // 1.4))
+    longest = max(len(label_of(name)) for name in styles)
+    room = max(1, int(figure.get_figwidth() // (0.75 + 0.05 * longest)))  # inches: the line, and about so much a letter
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(room, len(handles)), frameon=False, handlelength=3.5
     )
@@ -264,6 +265,9 @@ def _named(column: str, value: Any) -> str:
     return text if isinstance(value, str) else f"{NAMES.get(column, column)} = {text}"
 
 
-def _n(counts: pd.Series[Any]) -> str:
+def _seeds(counts: pd.Series[Any]) -> str:
+    """What a point is, of this many runs."""
     low, high = int(counts.min()), int(counts.max())
-    return str(low) if low == high else f"{low} to {high}"
+    if high == 1:
+        return "one run each"
+    return f"mean ± standard deviation, n = {low if low == high else f'{low} to {high}'}"

@@ -1,7 +1,8 @@
 """From the tidy frame of all runs to the numbers that are drawn and tabled: one place, so that both agree.
 
-A run is *complete* if it finished all its rounds. A mean over seeds is taken over complete runs only; how many
-diverged or were not finished stands beside it, so that a method is not flattered by the seeds it lost.
+A run is *complete* if it finished all its rounds, and *diverged* if its loss stopped being finite, or had more than
+doubled when it ended. A mean over seeds is taken over complete runs only; how many diverged or were not finished
+stands beside it, so that a method is not flattered by the seeds it lost.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ CRITERIA = {
     "test_accuracy": Criterion("test accuracy", lower_is_better=False),
     "gradient_norm": Criterion("gradient norm", lower_is_better=True),
 }
+DOUBLED = 2.0
+"""A run has diverged, too, if its train loss at the end is more than so many times that at the start: a mean of it
+with others would say nothing of either."""
 VALUES = {"last": "at the end of the run", "best": "best over the run"}
 SECONDS = {"round": 1.0, "gradient": 0.001}
 """Of modelled time, until a reader of the page says otherwise: 𝒞 for an aggregation, of which a round has one and with
@@ -158,8 +162,11 @@ def finals(frame: pd.DataFrame, value: Value = "last") -> pd.DataFrame:
     if value not in VALUES:
         raise SettingError(f"value = {value!r}: must be 'last' or 'best'")
     ends = frame.groupby("run", sort=False).tail(1).set_index("run")
+    start = frame.drop_duplicates("run").set_index("run")["train_loss"].reindex(ends.index)
     done = (ends["outcome"] == "finished") & (ends["round"] >= ends["rounds"])
-    state = np.where(ends["outcome"] == "diverged", "diverged", np.where(done, "finished", "unfinished"))
+    risen = done & (start > 0) & (ends["train_loss"] > DOUBLED * start)
+    lost = (ends["outcome"] == "diverged") | risen
+    state = np.where(lost, "diverged", np.where(done, "finished", "unfinished"))
     if value == "best":
         numbers = frame[[*CRITERIA]].astype(float).replace([np.inf, -np.inf], np.nan).groupby(frame["run"])
         for name, criterion in CRITERIA.items():

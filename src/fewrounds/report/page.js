@@ -59,14 +59,16 @@ function shownFinals(axis) {
   const key = criterion().key;
   const value = byId("value").value;
   const fixed = chosenSetting(axis);
-  return chosenMethods().map((method) => ({
-    method,
-    points: data.finals
-      .filter((one) => one.method === method && one.criterion === key && one.value === value && agrees(one, fixed))
+  return chosenMethods().map((method) => {
+    const own = data.finals.filter(
+      (one) => one.method === method && one.criterion === key && one.value === value && agrees(one, fixed),
+    );
+    const points = own
       .filter((one) => one.setting[axis] !== null && isDrawable(one.mean))
-      .map((one) => ({ x: one.setting[axis], mean: one.mean, sd: one.sd, n: one.n, diverged: one.diverged }))
-      .sort((a, b) => a.x - b.x),
-  }));
+      .map((one) => ({ x: one.setting[axis], mean: one.mean, sd: one.sd, n: one.n }))
+      .sort((a, b) => a.x - b.x);
+    return { method, points, lost: own.some((one) => one.diverged > 0) };
+  });
 }
 
 // --- drawing -----------------------------------------------------------------------------------------------------
@@ -159,7 +161,8 @@ function caption(curves) {
   if (!curves.length) return "There are no runs for this choice.";
   const counts = [...new Set(curves.map((curve) => curve.n))];
   const same = counts.length === 1;
-  const parts = [`Mean over the seeds${same ? ` (n = ${counts[0]})` : ""}; band ± one standard deviation.`];
+  const several = `Mean over the seeds${same ? ` (n = ${counts[0]})` : ""}; band ± one standard deviation.`;
+  const parts = [same && counts[0] === 1 ? "One run each." : several];
   const ends = curves.map((curve) => {
     const last = curve.points[curve.points.length - 1];
     const more = [last ? `round ${last.round}` : "", curve.eta ? `η = ${curve.eta}` : "", same ? "" : `n = ${curve.n}`];
@@ -179,7 +182,8 @@ function caption(curves) {
 const show = (number, digits = 3) => Number(number.toPrecision(digits)).toString();
 
 function drawComparison(axis) {
-  const lines = shownFinals(axis.key).filter((line) => line.points.length);
+  const found = shownFinals(axis.key);
+  const lines = found.filter((line) => line.points.length);
   const traces = lines.map(({ method, points }) => ({
     ...lineTrace(method, points),
     error_y: { type: "data", array: points.map((point) => point.sd ?? 0), thickness: 1.2, width: 4, color: colour(method) },
@@ -193,7 +197,7 @@ function drawComparison(axis) {
   const fixed = at.map((one) => `${one.label} ${one.values[Number(byId(`setting-${one.key}`).value)].text}`).join(", ");
   byId(`against-${axis.key}-title`).textContent = `Against ${axis.label}${fixed ? `, at ${fixed}` : ""}`;
   const counts = [...new Set(lines.flatMap((line) => line.points.map((point) => point.n)))].sort((a, b) => a - b);
-  const lost = lines.filter((line) => line.points.some((point) => point.diverged)).map((line) => look(line.method).label);
+  const lost = found.filter((line) => line.lost).map((line) => look(line.method).label);
   const value = byId("value").value === "last" ? "at the end of the run" : "best over the run";
   byId(`against-${axis.key}-caption`).textContent = lines.length
     ? `The ${criterion().label} ${value}, n = ${counts.join(", ")}.` +

@@ -32,16 +32,19 @@ def claims_table(claims: list[Claim]) -> str:
     several = list(dict.fromkeys(c for claim in claims for c in claim.setting))
     marks = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not checked": "– not checked"}
     kinds = {"holds": "holds", "does not hold": "fails", "not checked": "quiet"}
-    rows = [
-        [
-            claim.number,
-            Html(f"{escape(claim.statement)}<small>{escape(claim.criterion)}</small>"),
-            *(claim.setting.get(c) for c in several),
-            Html(f'<span class="verdict {kinds[claim.verdict]}">{marks[claim.verdict]}</span>'),
-            Html(f'<div class="words">{escape(claim.evidence)}</div>'),
-        ]
-        for claim in claims
-    ]
+    rows, told = [], set()
+    for claim in sorted(claims, key=lambda claim: claim.number):  # each wherever it was checked
+        rule = "" if claim.number in told else f"<small>{escape(claim.criterion)}</small>"
+        told.add(claim.number)
+        rows.append(
+            [
+                claim.number,
+                Html(f'<div class="words">{escape(claim.statement)}{rule}</div>'),
+                *(claim.setting.get(c) for c in several),
+                Html(f'<span class="verdict {kinds[claim.verdict]}">{marks[claim.verdict]}</span>'),
+                Html(f'<div class="words">{escape(claim.evidence)}</div>'),
+            ]
+        )
     head = ["", "claim, and how it is judged here", *map(name_of, several), "verdict", "evidence"]
     note = (
         "<p>Each claim is judged by a rule written beside it, on the train loss at the end of the reported runs. "
@@ -140,9 +143,9 @@ def failures_table(frame: pd.DataFrame, meta: Mapping[str, Any]) -> str:
             for _, row in lost.sort_values(["role", "method", "run"]).iterrows()
         ]
         parts.append(
-            f"<p>{len(lost)} {plural(len(lost), 'run')} diverged: the loss was no longer a finite number. In tuning "
-            "that is what a too large learning rate looks like; a reported run that diverged counts as such in the "
-            "figures.</p>"
+            f"<p>{len(lost)} {plural(len(lost), 'run')} diverged: the loss was no longer finite, or had more than "
+            "doubled at the end. In tuning that is what a too large learning rate looks like; a reported run that "
+            "diverged counts as such in the figures.</p>"
         )
         inner = table([*map(name_of, columns), "after round"], rows, "Diverged runs", (0, 1, 2))
         parts.append(f"<details><summary>The diverged runs</summary>{inner}</details>" if len(lost) > 8 else inner)
