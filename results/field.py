@@ -98,4 +98,4 @@ def build() -> None:
     with tempfile.TemporaryDirectory() as folder:
         unpack(PACKED["field"], folder)
         shutil.copy(write_page(Path(folder), figures=False), FOLDER / "index.html")
-    keep_figures(read(PACKED["field"])[0], FOLDER / "figures", FIGURES)
+    keep_figures({"": read(PACKED["field"])[0]}, FOLDER / "figures", FIGURES)
