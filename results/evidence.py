@@ -185,18 +185,17 @@ def steps_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def what_was_run(frame: pd.DataFrame, contents: dict[str, Content]) -> Table:
-    rows: Table = [("part", "file", "what", "runs", "diverged", "hours of a core (training alone)", "commit")]
+    rows: Table = [("part", "file", "what", "runs", "diverged", "hours of a core (training alone)")]
     for part, content in contents.items():
-        name, grid = PARTS[part], content["grid"]
+        name = PARTS[part]
         own = frame[frame["part"] == part]
         runs, lost = counted(own)
         spent = f"{hours(content):.1f} ({finals(own)['seconds'].sum() / 3600:.1f})"
-        made = str(grid["environment"]["commit"])[:12]
-        what = grid["experiment"]["description"]
-        rows.append((part, f"experiments/{name}.toml", what, runs, lost, spent, made))
+        what = content["grid"]["experiment"]["description"]
+        rows.append((part, f"experiments/{name}.toml", what, runs, lost, spent))
     runs, lost = counted(frame)
     total = hours({"records": {run: one for content in contents.values() for run, one in content["records"].items()}})
-    rows.append(("", "", "all", runs, lost, f"{total:.1f} ({finals(frame)['seconds'].sum() / 3600:.1f})", ""))
+    rows.append(("", "", "all", runs, lost, f"{total:.1f} ({finals(frame)['seconds'].sum() / 3600:.1f})"))
     return rows
 
 

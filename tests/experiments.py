@@ -82,9 +82,16 @@ def start(*arguments: str | Path, hears: bool = True) -> subprocess.Popen[str]:
     )
 
 
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_gone(pids: list[int], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+    while any(_runs(pid) for pid in pids):
         assert time.monotonic() < until, "a process was left behind"
         time.sleep(0.1)
 

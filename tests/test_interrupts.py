@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,20 +22,27 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 
 MODEL = """
 import os, time, torch
+from pathlib import Path
 
 def build(shape, classes, seed):
-    print(seed, os.getpid(), flush=True)
+    begun = Path(__file__).with_name(f"{seed}.pid")
+    begun.with_suffix(".new").write_text(str(os.getpid()))
+    begun.with_suffix(".new").rename(begun)
     time.sleep(SECONDS if seed == 1 else 0)
     return torch.nn.Linear(shape[0], classes)
 """
 
 
+TwoRuns = Callable[..., tuple[subprocess.Popen[str], list[int]]]
+
+
 @pytest.fixture
-def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[subprocess.Popen[str], list[int]]]:
+def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoRuns]:
     """Starts an experiment of two runs at once, of which that with seed 1 takes so many seconds to begin.
 
-    Gives the process, and those that train, by seed.
+    Gives the process, and those that train, by seed. Of a test that fails nothing is left running.
     """
+    started: list[subprocess.Popen[str]] = []
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     text = (
         SMALL.split("[tuning]")[0].replace("[0.1, 0.85]", "0.5").replace("evaluate_every", "eta = 0.1\nevaluate_every")
@@ -46,10 +53,20 @@ def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
         (tmp_path / "mine.py").write_text(MODEL.replace("SECONDS", str(seconds)))
         options = ["--jobs", "2", "--no-compile", "--set", f"train.rounds={rounds}"]
         process = start("run", write(tmp_path, text), "-o", tmp_path / "out", *options, hears=hears)
-        pids = {seed: int(pid) for seed, pid in (process.stdout.readline().split() for _ in range(2))}
-        return process, [pids[seed] for seed in sorted(pids)]
+        started.append(process)
+        begun = [tmp_path / f"{seed}.pid" for seed in (1, 2)]
+        until = time.monotonic() + 120
+        while not all(path.exists() for path in begun):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        return process, [int(path.read_text()) for path in begun]
 
-    return begin
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def wait_until_they_train(pids: list[int]) -> None:
@@ -65,7 +82,7 @@ ENDLESS = 1_000_000
 
 
 @pytest.mark.parametrize("number", [slow(signal.SIGINT), slow(signal.SIGTERM), signal.SIGHUP])
-def test_a_signal_to_all_processes_loses_nothing(two_runs, tmp_path: Path, number: int) -> None:
+def test_a_signal_to_all_processes_loses_nothing(two_runs: TwoRuns, tmp_path: Path, number: int) -> None:
     """A terminal sends Ctrl-C to every process, and its end, and so may a scheduler."""
     process, pids = two_runs(0, ENDLESS)
     wait_until_they_train(pids)
@@ -78,7 +95,7 @@ def test_a_signal_to_all_processes_loses_nothing(two_runs, tmp_path: Path, numbe
 
 
 @pytest.mark.parametrize("between", [slow(0.3), 3])
-def test_a_second_ctrl_c_waits_for_nobody(two_runs, tmp_path: Path, between: float) -> None:
+def test_a_second_ctrl_c_waits_for_nobody(two_runs: TwoRuns, tmp_path: Path, between: float) -> None:
     """Runs that do not answer are given up; one that follows at once is the same wish."""
     process, pids = two_runs(0, ENDLESS)
     wait_until_they_train(pids)
@@ -98,7 +115,7 @@ def test_a_second_ctrl_c_waits_for_nobody(two_runs, tmp_path: Path, between: flo
     wait_gone(pids)
 
 
-def test_what_is_being_prepared_is_not_waited_for(two_runs, tmp_path: Path) -> None:
+def test_what_is_being_prepared_is_not_waited_for(two_runs: TwoRuns, tmp_path: Path) -> None:
     process, pids = two_runs(600, ENDLESS)
     os.kill(process.pid, signal.SIGINT)
     _, errors = communicate_or_kill(process, 60)
@@ -124,7 +141,7 @@ def test_ctrl_c_before_anything_is_run(tmp_path: Path, moment: float) -> None:
     assert fewrounds("run", file, "-o", tmp_path / "out", "--set", "train.rounds=4").returncode == 0
 
 
-def test_an_idle_process_that_dies_is_replaced(two_runs, tmp_path: Path) -> None:
+def test_an_idle_process_that_dies_is_replaced(two_runs: TwoRuns, tmp_path: Path) -> None:
     """It waits for work with the queue's lock in its hands, for which the others would wait for ever."""
     process, (_, idle) = two_runs(6, 12)
     assert process.stderr.readline().startswith("[1/2] bvr-l-sgd ")
@@ -134,7 +151,7 @@ def test_an_idle_process_that_dies_is_replaced(two_runs, tmp_path: Path) -> None
     assert set(fr.load_results(tmp_path / "out")["seed"]) == {1, 2}
 
 
-def test_a_run_that_is_deaf_to_ctrl_c_goes_on(two_runs, tmp_path: Path) -> None:
+def test_a_run_that_is_deaf_to_ctrl_c_goes_on(two_runs: TwoRuns, tmp_path: Path) -> None:
     """As in the background of a shell."""
     process, _ = two_runs(3, 12, hears=False)
     os.killpg(process.pid, signal.SIGINT)
