@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -291,7 +292,25 @@ def test_dry_run_counts_and_runs_nothing(finished: Path, tmp_path: Path) -> None
     spent = fr.load_results(finished).groupby("run").last().eval("gradients_per_worker * workers").sum()
     assert gradients == pytest.approx(spent, rel=0.01)
     known = fewrounds("run", write(tmp_path), "-o", finished, "--dry-run")
-    assert "8 of them there already" in known.stdout
+    assert "16 of them there already" in known.stdout
+    assert "\n0 single-sample gradients to compute" in known.stdout
+
+
+def test_dry_run_when_some_cells_are_tuned(finished: Path, tmp_path: Path) -> None:
+    """It knows the steps where all were tried, and none of a cell that lacks one; a seed more is a run more."""
+    folder = shutil.copytree(finished, tmp_path / "out")
+    frame = fr.load_results(finished)
+    cell = frame[(frame["method"] == "local-sgd") & (frame["q"] == 0.1)]
+    for _, runs in cell.groupby("role"):
+        shutil.rmtree(folder / "runs" / runs["run"].iloc[0])
+    seeds = ["--set", "train.seed=[1, 2, 3]"]
+    asked = fewrounds("run", write(tmp_path), "-o", folder, "--dry-run", *seeds)
+    assert asked.returncode == 0, asked.stderr
+    assert "20 runs (8 to tune, 12 reported), 13 of them there already" in asked.stdout, "7 tuned, 3 cells of 2"
+    last = frame.groupby("run").tail(1).set_index(["method", "q"])
+    spent = (last["gradients_per_worker"] * last["workers"]).groupby(level=[0, 1]).first()
+    expected = spent.sum() + 3 * spent["local-sgd", 0.1]
+    assert float(asked.stdout.split(" single-sample")[0].split()[-1]) == pytest.approx(expected, rel=0.01)
 
 
 def test_step_sizes_that_another_experiment_chose(finished: Path, tmp_path: Path) -> None:

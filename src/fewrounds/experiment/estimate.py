@@ -10,6 +10,7 @@ from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.store import Store, known_eta
 from fewrounds.experiment.survey import one_thread
+from fewrounds.experiment.tuning import choice
 from fewrounds.experiment.work import cadence_of, data_digest, execute, method_of, parts_of, prepare, problem_of
 
 
@@ -33,19 +34,17 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
     gradients = seconds = 0.0
     disk = known = tuning = report = 0
     for cell in cells:
+        digest = data_digest(cell)
         tuned = grid.tuning_runs(experiment, cell)
-        # where step sizes are chosen, it is not known yet which one will be reported
-        eta = 0.1 if experiment.chooses_eta else known_eta(experiment, cell)
-        reported = grid.report_runs(experiment, cell, eta)
+        reported, final = _reported(experiment, store, cell, {spec.fingerprint(digest): spec for spec in tuned})
         tuning, report = tuning + len(tuned), report + len(reported)
-        example = reported[0]
-        digest = data_digest(example)
-        sure = tuned if experiment.chooses_eta else reported
+        sure = [*tuned, *reported] if final else tuned
         there = [spec for spec in sure if store.is_done(spec.fingerprint(digest))]
         to_do = [spec for spec in (*tuned, *reported) if spec not in there]
         known += len(there)
         if not to_do:
             continue
+        example = reported[0]
         kind = cell.train["method"], repr(cell.data), repr(cell.model)
         if kind not in rates:
             rates[kind] = _measure(example)
@@ -62,6 +61,18 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
     if cells:
         disk += 2 * 2 * 4 * problem_of(grid.with_values(cells[0], 0.1, 0, "")).dim * 4
     return Estimate(len(cells), tuning, report, known, gradients, seconds, disk)
+
+
+def _reported(
+    experiment: Experiment, store: Store, cell: RunSpec, tuned: dict[str, RunSpec]
+) -> tuple[list[RunSpec], bool]:
+    """The reported runs of a cell, and whether it is known already that these are their step sizes."""
+    if tuned and all(store.is_done(run) for run in tuned):
+        assert experiment.tuning is not None
+        eta = choice(experiment.tuning, store, tuned)["eta"]
+        return [] if eta is None else grid.report_runs(experiment, cell, eta), True
+    final = not experiment.chooses_eta
+    return grid.report_runs(experiment, cell, known_eta(experiment, cell) if final else 0.1), final
 
 
 def _measure(spec: RunSpec) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from fewrounds.experiment.config import Experiment
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.process import ended_as, failure, run_here, run_one, start_process
 from fewrounds.experiment.progress import GridProgress
-from fewrounds.experiment.store import DONE, Store, known_eta, setting_columns
+from fewrounds.experiment.store import Store, known_eta, setting_columns
 from fewrounds.experiment.survey import advised_choice
 from fewrounds.experiment.work import check, data_digest, prepare
 from fewrounds.interrupt import Interrupt, blocked, noted
@@ -97,32 +97,15 @@ class Runner:
 
     def _choose(self) -> None:
         """Choose the step size of every cell whose tuning has ended, and add its reported runs."""
-        assert self.experiment.tuning is not None or not self._tuning
         for cell, tried in list(self._tuning):
+            assert self.experiment.tuning is not None
             if any(run not in self.failures and not self.store.is_done(run) for run in tried):
                 continue
             self._tuning.remove((cell, tried))
-            choice = self._choice(cell, tried)
-            self.chosen.append(choice)
+            choice = tuning.choice(self.experiment.tuning, self.store, tried)
+            self.chosen.append({**setting_columns(cell.identity()), **choice})
             if choice["eta"] is not None:
                 self._add(grid.report_runs(self.experiment, cell, choice["eta"]))
-
-    def _choice(self, cell: RunSpec, tried: dict[str, RunSpec]) -> dict[str, Any]:
-        how = self.experiment.tuning
-        assert how is not None
-        results: dict[float, list[tuple[float, float]]] = {}
-        for run, spec in tried.items():
-            record = self.store.record(run)
-            if record is None or record["outcome"] not in DONE:
-                continue
-            history = self.store.history(run)
-            value = tuning.score(history, record["outcome"], how.rule, how.last)
-            results.setdefault(spec.train["eta"], []).append((value, float(history["train_loss"].iloc[-1])))
-        choice = tuning.choose(results) if results else {"eta": None}
-        reason = (
-            "" if choice["eta"] is not None else "every step size diverged" if results else "every tuning run failed"
-        )
-        return {**setting_columns(cell.identity()), **choice, "reason": reason}
 
     def _save_grid(self) -> None:
         self.store.save_grid(self.specs, self.experiment.model_dump(mode="json"), self.chosen)

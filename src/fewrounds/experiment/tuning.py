@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fewrounds.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     import pandas
+
+    from fewrounds.experiment.config import Tuning
+    from fewrounds.experiment.grid import RunSpec
+    from fewrounds.experiment.store import Store
 
 COLUMNS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "gradient_norm")
 
@@ -57,3 +62,20 @@ def choose(tried: dict[float, list[tuple[float, float]]]) -> dict[str, Any]:
         "at_edge": math.isfinite(best) and len(means) > 1 and eta in (min(means), max(means)),
         "scores": {str(e): value[0] if math.isfinite(value[0]) else None for e, value in sorted(means.items())},
     }
+
+
+def choice(how: Tuning, store: Store, tried: Mapping[str, RunSpec]) -> dict[str, Any]:
+    """The best eta by the runs of a folder that tried them, or None and why there is none."""
+    from fewrounds.experiment.store import DONE
+
+    results: dict[float, list[tuple[float, float]]] = {}
+    for run, spec in tried.items():
+        record = store.record(run)
+        if record is None or record["outcome"] not in DONE:
+            continue
+        history = store.history(run)
+        value = score(history, record["outcome"], how.rule, how.last)
+        results.setdefault(spec.train["eta"], []).append((value, float(history["train_loss"].iloc[-1])))
+    found = choose(results) if results else {"eta": None}
+    reason = "" if found["eta"] is not None else "every step size diverged" if results else "every tuning run failed"
+    return {**found, "reason": reason}
