@@ -122,7 +122,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, mistake: str) -> 
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
-    process = start("run", write(tmp_path), "-o", tmp_path / "out", "--set", "train.rounds=5000")
+    process = start("run", write(tmp_path), "-o", tmp_path / "out", "--no-compile", "--set", "train.rounds=5000")
     try:
         until = time.monotonic() + 60
         while not list((tmp_path / "out").glob("runs/*/checkpoint")) and time.monotonic() < until:

@@ -78,6 +78,14 @@ def wait_until_they_train(pids: list[int]) -> None:
         time.sleep(0.1)
 
 
+def checkpoints(folder: Path) -> set[Path]:
+    return set(folder.glob("out/runs/*/checkpoint/*.safetensors"))
+
+
+def runs_of(files: set[Path]) -> set[str]:
+    return {path.parents[1].name for path in files}
+
+
 ENDLESS = 1_000_000
 
 
@@ -86,11 +94,13 @@ def test_a_signal_to_all_processes_loses_nothing(two_runs: TwoRuns, tmp_path: Pa
     """A terminal sends Ctrl-C to every process, and its end, and so may a scheduler."""
     process, pids = two_runs(0, ENDLESS)
     wait_until_they_train(pids)
+    before, both = checkpoints(tmp_path), {path.name for path in tmp_path.glob("out/runs/*")}
+    assert len(both) == 2
     os.killpg(process.pid, number)
     _, errors = communicate_or_kill(process, 60)
     assert process.returncode == 130
     assert errors.splitlines() == [INTERRUPTED]
-    assert len(list(tmp_path.glob("out/runs/*/checkpoint/*.safetensors"))) == 2
+    assert runs_of(checkpoints(tmp_path) - before) == both
     wait_gone(pids)
 
 
@@ -101,6 +111,8 @@ def test_a_second_ctrl_c_waits_for_nobody(two_runs: TwoRuns, tmp_path: Path, bet
     wait_until_they_train(pids)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
+    before, both = checkpoints(tmp_path), {path.name for path in tmp_path.glob("out/runs/*")}
+    assert len(both) == 2
     os.kill(process.pid, signal.SIGINT)
     time.sleep(between)
     os.kill(process.pid, signal.SIGINT)
@@ -111,7 +123,7 @@ def test_a_second_ctrl_c_waits_for_nobody(two_runs: TwoRuns, tmp_path: Path, bet
     _, errors = communicate_or_kill(process, 60)
     assert process.returncode == 130
     assert errors.splitlines() == [INTERRUPTED]
-    assert len(list(tmp_path.glob("out/runs/*/checkpoint/*.safetensors"))) == (2 if between < 1 else 0)
+    assert runs_of(checkpoints(tmp_path) - before) == (both if between < 1 else set())
     wait_gone(pids)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class Opened:
 
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(60_000)
         self.tab = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -58,7 +59,8 @@ class Opened:
 
     def until(self, script: str) -> None:
         """Wait for a condition. Playwright's own way to wait evaluates text in the page, which the page forbids."""
-        for _ in range(100):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
             if self.tab.evaluate(script):
                 return
             self.tab.wait_for_timeout(50)

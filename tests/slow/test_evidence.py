@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import fewrounds
+from fewrounds.data import catalog
 from fewrounds.experiment.archive import read, unpack
 from fewrounds.experiment.grid import RunSpec
 from fewrounds.experiment.work import execute
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all packed runs, as README.md has it: some files read the steps that others chose."""
+    catalog.fetch("cifar10", progress=False)
     folder = tmp_path_factory.mktemp("evidence")
     for path in PACKED:
         unpack(path, folder / "runs" / path.stem)

@@ -31,7 +31,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "silos.md"
 
 
 def test_the_demo(tmp_path: Path) -> None:
-    done = fewrounds("silo", "demo", tmp_path / "demo", "--rounds", "6")
+    done = fewrounds("silo", "demo", tmp_path / "demo", "--rounds", "6", timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"^ +6 ", done.stdout, flags=re.MULTILINE), done.stdout
     shown = fewrounds("report", tmp_path / "demo" / "result")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from fewrounds.data import catalog, fashion_mnist, home
+from fewrounds.data.reporting import Report
 from fewrounds.errors import DataError
 from made_data import entries
 
@@ -108,14 +109,18 @@ def test_two_processes_prepare_once(fashion, cache, tmp_path, monkeypatch) -> No
     np.testing.assert_array_equal(mine.train[1], fashion["y_train"])
 
 
-def test_waiting_for_another_process_is_said(fashion, cache, capsys) -> None:
+def test_waiting_for_another_process_is_said(fashion, cache, capsys, monkeypatch) -> None:
     (cache / "sets").mkdir(parents=True)
     with (cache / "sets" / ".fashion-mnist.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        timer = threading.Timer(0.8, fcntl.flock, (file, fcntl.LOCK_UN))
-        timer.start()
+        usual = Report.say
+
+        def say(report: Report, message: str) -> None:
+            usual(report, message)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(Report, "say", say)
         catalog.load("fashion-mnist")
-        timer.join()
     assert "another process is preparing fashion-mnist: waiting for it" in capsys.readouterr().err
 
 
