@@ -299,7 +299,8 @@ def test_dry_run_counts_and_runs_nothing(finished: Path, tmp_path: Path) -> None
     assert gradients == pytest.approx(spent, rel=0.01)
     known = fewrounds("run", write(tmp_path), "-o", finished, "--dry-run")
     assert "16 of them there already" in known.stdout
-    assert "\n0 single-sample gradients to compute" in known.stdout
+    assert "\n0 single-sample gradients to compute\nabout 0 s on " in known.stdout
+    assert known.stdout.endswith(" cores, 0.0 MB on disk\n")
 
 
 def test_dry_run_when_some_cells_are_tuned(finished: Path, tmp_path: Path) -> None:

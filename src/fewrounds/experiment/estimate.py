@@ -58,7 +58,7 @@ def estimate(experiment: Experiment, store: Store) -> Estimate:
             seconds += one_run * per_gradient + evaluations * per_evaluation
             # a history row takes about 100 bytes in Parquet; a running run keeps two checkpoints of its vectors
             disk += evaluations * 100 + 12_000
-    if cells:
+    if gradients:
         disk += 2 * 2 * 4 * problem_of(grid.with_values(cells[0], 0.1, 0, "")).dim * 4
     return Estimate(len(cells), tuning, report, known, gradients, seconds, disk)
 
