@@ -47,7 +47,7 @@ def test_nothing_is_left_to_run(name: str, runs: Path) -> None:
     ],
 )
 def test_a_run_begins_as_it_did(name: str, method: str) -> None:
-    """To its first evaluation, fifty rounds on, up to float32: seeds differ by a hundred times as much and more."""
+    """To its first evaluation, fifty rounds on, up to float32: seeds differ by thirty times as much and more."""
     frame, content = read(ROOT / "results" / "evidence" / f"{name}.parquet")
     reported = frame[(frame["role"] == "report") & (frame["method"] == method) & (frame["outcome"] == "finished")]
     first = int(reported["round"][reported["round"] > 0].min())
